@@ -1,0 +1,96 @@
+"""The model card: what is in a model directory, for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tabmoco.model import RowModel
+
+
+def model_card(model: RowModel) -> str:
+    """The card in Markdown."""
+    record, config, reference = model.record, model.config, model.reference
+    used = [column for column in model.schema.columns if column.kind != "dropped"]
+    dropped = [column for column in model.schema.columns if column.kind == "dropped"]
+    n_parameters = sum(parameter.numel() for parameter in model.encoder.parameters())
+    lines = [
+        f"# Row encoder for {_safe(record.get('table', 'a table'))}",
+        "",
+        record.get("verdict", ""),
+        "",
+        "## Data",
+        "",
+        f"{record.get('n_rows', 0):,} rows: {record.get('n_trained', 0):,} trained on, {record.get('n_held_out', 0):,} kept out to "
+        "watch training and to calibrate p-values.",
+        "",
+        "| column | kind | why | missing | distinct |",
+        "|---|---|---|---:|---:|",
+        *(f"| {_safe(c.name)} | {c.kind} | {_safe(c.reason)} | {c.n_missing:,} | {c.n_distinct:,} |" for c in used),
+    ]
+    if dropped:
+        lines += ["", "Left out:", "", *(f"- {_safe(column.name)}: {_safe(column.reason)}" for column in dropped)]
+    lines += [
+        "",
+        "## Training",
+        "",
+        f"Momentum contrast, {record.get('steps_done', 0):,} of {record.get('n_steps', 0):,} steps of "
+        f"{config.optimize.batch_size} rows{', stopped on a plateau' if record.get('stopped_early') else ''}; seed {config.seed}. "
+        f"Encoder: {config.encoder.backbone}, {n_parameters:,} parameters, embeddings of {model.d_embedding} numbers.",
+        "",
+        f"Query views had {_percent(config.corruption.query_swap)} of a row's cells swapped with other rows' and "
+        f"{_percent(config.corruption.mask)} hidden. Objectives: "
+        + ", ".join(f"{name} (weight {weight:g})" for name, weight in config.objective.weights.items())
+        + f"; queue of {config.objective.queue_size:,} keys, temperature {config.objective.temperature:g}, "
+        f"momentum {config.objective.ema_momentum:g}.",
+        "",
+        "| figure, on rows "
+        + ("kept out of training" if record.get("n_held_out") else "of the training table")
+        + " | untrained | trained |",
+        "|---|---:|---:|",
+        *(
+            f"| {name.replace('_', ' ')} | {record.get('untrained', {}).get(name, float('nan')):.4g} | {value:.4g} |"
+            for name, value in record.get("figures", {}).items()
+            if name in record.get("untrained", {}) and name != "step"
+        ),
+        "",
+        "## What is stored of the data",
+        "",
+        "Category values and their order of frequency, quantiles and means of numbers, statistics of texts (schema.json, "
+        "preprocessor.safetensors).",
+    ]
+    if reference is not None:
+        lines += [
+            f"{len(reference):,} reference rows as points in the spaces {', '.join(reference.indexes)} (index.safetensors): "
+            "the first two hold the encoded cells themselves, from which numbers and categories can be read back"
+            + (", and their ids (ids.arrow)." if reference.ids is not None else "."),
+        ]
+    lines += [
+        "",
+        "## Limits",
+        "",
+        "- Embeddings of two different models cannot be compared.",
+        "- An anomaly is a row unlike the reference rows. Whether it is an error, fraud or merely rare, the model cannot know.",
+        f"- p-values are calibrated on {'rows kept out of training' if record.get('n_held_out') else 'the training rows themselves'}"
+        " and hold for rows drawn like them; after drift they do not.",
+        "- Identifiers, constant columns and the columns left out above play no part.",
+        "",
+        "## Versions",
+        "",
+        ", ".join(f"{name} {version}" for name, version in record.get("versions", {}).items())
+        + f"; made {record.get('created', '')}.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _percent(rate: tuple[float, float]) -> str:
+    return f"{rate[0]:.0%} to {rate[1]:.0%}"
+
+
+def _safe(text: object) -> str:
+    """Text that cannot break a Markdown table or smuggle markup into it."""
+    flat = "".join(c if c.isprintable() else " " for c in str(text))
+    for mark in "\\`*_[]<>|":
+        flat = flat.replace(mark, "\\" + mark)
+    return flat

@@ -1,0 +1,415 @@
+"""All settings: frozen dataclasses composed into `PretrainConfig`, read from and written to TOML.
+
+Every field carries its unit, range and source in the string below it; `tabmoco config` prints them. This is the only
+place where settings are checked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import tomllib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+from tabmoco.errors import ConfigError
+
+Kind = Literal["number", "category", "boolean", "timestamp", "text", "dropped"]
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """How a table is read and its columns are understood."""
+
+    columns: tuple[str, ...] = ()
+    """Columns to use; empty means all."""
+
+    exclude: tuple[str, ...] = ()
+    """Columns to leave out."""
+
+    kinds: dict[str, Kind] = field(default_factory=dict)
+    """Kind of a column where the inferred one is not wanted, for instance `{zip = "category"}`."""
+
+    id_column: str | None = None
+    """Column that names the rows; carried to every output, never learned from."""
+
+    max_categories: int = 1_000
+    """Most distinct values of a category column; a string column with more is hashed like a text. 2 or more."""
+
+    min_category_count: int = 2
+    """A value seen in fewer rows shares the code of unknown values. 1 or more."""
+
+    n_knots: int = 128
+    """Quantiles kept per number column for the quantile-normal and piecewise-linear scalings. 8 or more."""
+
+    text_width: int = 32
+    """Numbers a text is hashed to. 2 or more."""
+
+    sample_rows: int = 200_000
+    """Rows sampled for quantiles and text statistics; counts and ranges always use every row. 1,000 or more."""
+
+    infinities: Literal["extreme", "refuse"] = "extreme"
+    """Whether ±inf in a number column counts as an extreme value or is refused."""
+
+    def __post_init__(self) -> None:
+        _at_least(self, max_categories=2, min_category_count=1, n_knots=8, text_width=2, sample_rows=1_000)
+
+
+@dataclass(frozen=True)
+class CorruptionConfig:
+    """How views of a row are damaged. Rates are shares of a row's cells, drawn anew for every row."""
+
+    query_swap: tuple[float, float] = (0.2, 0.7)
+    """Range of the share of cells in the query view that another row's cell of the same column replaces."""
+
+    key_swap: tuple[float, float] = (0.0, 0.0)
+    """The same for the key view; keys that stay clean make the queue an index of clean rows."""
+
+    mask: tuple[float, float] = (0.0, 0.3)
+    """Range of the share of cells in the query view that are hidden."""
+
+    noise: tuple[float, float] = (0.05, 1.0)
+    """Range of the Gaussian noise on the query view's numbers, in standard deviations, log-uniform per row; noisy rows
+    are a share `noisy_rows` of the batch."""
+
+    noisy_rows: float = 0.5
+    """Share of the rows whose query view gets noise. 0 to 1."""
+
+    outside_rows: float = 0.25
+    """Out-of-distribution rows per batch row: extra negatives and instances of their own. 0 leaves them out."""
+
+    outside_rate: tuple[float, float] = (0.1, 0.9)
+    """Range of the share of cells replaced in an out-of-distribution row."""
+
+    def __post_init__(self) -> None:
+        for name in ("query_swap", "key_swap", "mask", "outside_rate"):
+            _range(self, name, 0.0, 1.0)
+        _range(self, "noise", 0.0, 100.0)
+        _between(self, noisy_rows=(0.0, 1.0), outside_rows=(0.0, 4.0))
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """The network that turns cells into tokens and tokens into an embedding."""
+
+    backbone: Literal["mlp", "resnet", "ft_transformer"] = "resnet"
+    """What mixes the columns' tokens (Gorishniy et al. 2021, sections 3.1 to 3.3)."""
+
+    number_embedding: Literal["linear", "piecewise", "periodic"] = "periodic"
+    """How the two scalings of a number are widened to a token (Gorishniy et al. 2022)."""
+
+    d_token: int = 16
+    """Width `E` of a column's token."""
+
+    d_block: int = 256
+    """Hidden width of the backbone."""
+
+    n_blocks: int = 2
+    """Blocks of the backbone."""
+
+    d_embedding: int = 256
+    """Width `D` of a row's embedding."""
+
+    dropout: float = 0.0
+    """Dropout inside the backbone's blocks, in training only. 0 to below 1."""
+
+    def __post_init__(self) -> None:
+        _at_least(self, d_token=1, d_block=1, n_blocks=1, d_embedding=2)
+        _between(self, dropout=(0.0, 0.99))
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig:
+    """What is learned: a weighted list of objectives that share one encoder, and their settings."""
+
+    weights: dict[str, float] = field(default_factory=lambda: {"moco": 1.0, "masked_cells": 1.0})
+    """Objective by name and its weight in the loss."""
+
+    queue_size: int = 4_096
+    """Past keys `K` kept as negatives. 1 or more; any batch size fits (He et al. 2020, section 3.2)."""
+
+    temperature: float = 0.1
+    """Temperature τ of InfoNCE. Above 0."""
+
+    ema_momentum: float = 0.99
+    """Momentum m of the target at the start: θk ← m·θk + (1−m)·θq. 0 to 1."""
+
+    ema_momentum_end: float | None = None
+    """Momentum at the end of a cosine ramp; none keeps it constant."""
+
+    head: Literal["none", "linear", "mlp"] = "none"
+    """Projection head, used in training only (linear: MoCo v1; mlp: MoCo v2). Without one the contrast acts on the
+    embedding itself, which on tables finds rows better than any head."""
+
+    d_projection: int = 128
+    """Width `P` of the head's output."""
+
+    def __post_init__(self) -> None:
+        if not self.weights or any(weight <= 0 for weight in self.weights.values()):
+            raise ConfigError(
+                f"objective.weights must name at least one objective, each with a weight above 0, got {self.weights}."
+            )
+        _at_least(self, queue_size=1, d_projection=2)
+        _between(self, temperature=(1e-3, 100.0), ema_momentum=(0.0, 1.0), ema_momentum_end=(0.0, 1.0))
+
+
+@dataclass(frozen=True)
+class OptimizeConfig:
+    """The budget and the optimizer."""
+
+    steps: int | None = None
+    """Optimizer steps. At most one of steps, epochs and minutes is given; with none, 1,500 steps, fewer for a table
+    so small that this would be over 300 epochs."""
+
+    epochs: float | None = None
+    """Passes over the training rows."""
+
+    minutes: float | None = None
+    """Wall-clock budget of training; the number of steps it allows is fixed after the first ones are timed."""
+
+    batch_size: int = 256
+    """Rows per step; a smaller table is one batch."""
+
+    learning_rate: float = 2e-3
+    """Peak learning rate of AdamW."""
+
+    weight_decay: float = 1e-3
+    """Decoupled weight decay; biases, norms and embeddings have none."""
+
+    warmup: float = 0.05
+    """Share of training in which the learning rate rises linearly from zero; it then falls as a cosine to zero."""
+
+    clip_norm: float = 5.0
+    """Largest norm of the gradient."""
+
+    patience: float = 0.25
+    """Training stops early when the held-out loss has not improved for this share of it. 0 to 1; 1 never stops early."""
+
+    checkpoint_seconds: float = 60.0
+    """Time between checkpoints."""
+
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Arithmetic of the encoder; auto is bfloat16 on a GPU that has it, else float32."""
+
+    def __post_init__(self) -> None:
+        budgets = [name for name in ("steps", "epochs", "minutes") if getattr(self, name) is not None]
+        if len(budgets) > 1:
+            raise ConfigError(f"at most one training budget may be given, got {' and '.join(budgets)}; drop one.")
+        for name in budgets:
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be above 0, got {name}={getattr(self, name)}.")
+        _at_least(self, batch_size=2, learning_rate=0.0, weight_decay=0.0, checkpoint_seconds=0.0)
+        _between(self, warmup=(0.0, 1.0), clip_norm=(1e-6, 1e6), patience=(0.0, 1.0))
+
+
+@dataclass(frozen=True)
+class IndexConfig:
+    """What rows are compared with, and how strangeness is calibrated."""
+
+    rows: Literal["auto", "queue", "all"] | int = "auto"
+    """Rows of the index: `queue` the rows whose keys are in the queue when training ends, `all` every training row, a
+    number that many (the queue's first, then a random sample); `auto` all rows of a table of up to 100,000, else
+    the queue's and a sample up to that many."""
+
+    n_neighbors: int = 2
+    """Neighbours whose mean distance is the evidence of strangeness. 1 or 2 beat 5 and 50 on public tables."""
+
+    calibration_share: float = 0.1
+    """Share of the rows kept out of training to calibrate p-values and to watch training. 0 to 0.5."""
+
+    calibration_rows: int = 5_000
+    """Most rows kept out. 1 or more."""
+
+    fpr: float = 0.01
+    """Share of normal rows that `is_anomaly` may flag."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.rows, int) and self.rows < 1:
+            raise ConfigError(f"index.rows must be auto, queue, all or a number of rows above 0, got {self.rows}.")
+        _at_least(self, n_neighbors=1, calibration_rows=1)
+        _between(self, calibration_share=(0.0, 0.5), fpr=(0.0, 1.0))
+
+
+@dataclass(frozen=True)
+class PretrainConfig:
+    """Everything that decides what `pretrain` does, besides the table itself."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    corruption: CorruptionConfig = field(default_factory=CorruptionConfig)
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    optimize: OptimizeConfig = field(default_factory=OptimizeConfig)
+    index: IndexConfig = field(default_factory=IndexConfig)
+
+    seed: int = 0
+    """Seed of everything random; equal seeds, versions and thread counts give equal weights, bit for bit."""
+
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Where training runs; auto takes a GPU if there is one. The saved model runs anywhere."""
+
+    def __post_init__(self) -> None:
+        _between(self, seed=(0, 2**63 - 1))
+
+    @classmethod
+    def from_dict(cls, settings: Mapping[str, Any]) -> PretrainConfig:
+        """Build from nested settings, for instance those of a TOML file; unknown names are an error."""
+        return _build(cls, settings, path="")
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> PretrainConfig:
+        """Read a TOML file."""
+        try:
+            settings = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(f"the configuration {path} cannot be read: {error.strerror or error}.") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"the configuration {path} must be TOML: {error}.") from error
+        return cls.from_dict(settings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Nested plain values, as TOML can hold them; fields that are none are left out."""
+        return _plain(dataclasses.asdict(self))
+
+    def to_toml(self) -> str:
+        """The settings as a TOML document that `from_toml` reads back to an equal configuration."""
+        lines: list[str] = []
+        tables: list[str] = []
+        for name, value in self.to_dict().items():
+            if isinstance(value, dict):
+                tables += ["", f"[{name}]", *(f"{key} = {_toml(entry)}" for key, entry in value.items())]
+            else:
+                lines.append(f"{name} = {_toml(value)}")
+        return "\n".join(lines + tables) + "\n"
+
+    def override(self, assignments: Iterable[str]) -> PretrainConfig:
+        """A copy with settings such as `objective.queue_size=8192` replaced; values are written as in TOML."""
+        settings = self.to_dict()
+        for assignment in assignments:
+            key, sign, text = assignment.partition("=")
+            if not sign or not key.strip():
+                raise ConfigError(f"a setting must look like objective.queue_size=8192, got {assignment!r}.")
+            *parents, leaf = key.strip().split(".")
+            node = settings
+            for parent in parents:
+                node = node.setdefault(parent, {})
+                if not isinstance(node, dict):
+                    raise ConfigError(f"{parent} in {key.strip()} is a single value, not a group of settings.")
+            if text.strip().lower() == "none":
+                node.pop(leaf, None)
+            else:
+                node[leaf] = _parse_value(text.strip())
+        return self.from_dict(settings)
+
+
+def _parse_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text  # a bare word is a string
+
+
+def _build(cls: type, settings: Mapping[str, Any], *, path: str) -> Any:
+    if not isinstance(settings, Mapping):
+        raise ConfigError(f"{path or 'the configuration'} must be a group of settings, got {settings!r}.")
+    hints = typing.get_type_hints(cls)
+    known = {f.name: hints[f.name] for f in dataclasses.fields(cls)}
+    values = {}
+    for name, value in settings.items():
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            remedy = f"did you mean {path}{close[0]}?" if close else f"known settings: {', '.join(known)}."
+            raise ConfigError(f"there is no setting {path}{name}; {remedy}")
+        if dataclasses.is_dataclass(known[name]):
+            values[name] = _build(known[name], value, path=f"{path}{name}.")
+        else:
+            values[name] = _cast(known[name], value, name=f"{path}{name}")
+    return cls(**values)
+
+
+def _cast(hint: Any, value: Any, *, name: str) -> Any:
+    """Check `value` against a field's type; lists become tuples and whole numbers become floats where asked."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        if value in arguments and not isinstance(value, bool):
+            return value
+    elif origin in (Union, types.UnionType):
+        for option in arguments:
+            try:
+                return _cast(option, value, name=name)
+            except ConfigError:
+                continue
+    elif origin is tuple and isinstance(value, (list, tuple)):
+        if arguments[-1] is Ellipsis:
+            return tuple(_cast(arguments[0], entry, name=name) for entry in value)
+        if len(value) == len(arguments):
+            return tuple(_cast(option, entry, name=name) for option, entry in zip(arguments, value, strict=True))
+    elif origin is dict and isinstance(value, Mapping):
+        return {str(key): _cast(arguments[1], entry, name=f"{name}.{key}") for key, entry in value.items()}
+    elif hint is types.NoneType:
+        if value is None:
+            return None
+    elif hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    elif isinstance(hint, type) and isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
+        return value
+    raise ConfigError(f"{name} must be {_wording(hint)}, got {value!r}.")
+
+
+def _wording(hint: Any) -> str:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return "one of " + ", ".join(map(str, arguments))
+    if origin in (Union, types.UnionType):
+        return " or ".join(_wording(option) for option in arguments)
+    if origin is tuple:
+        return f"a list of {'' if arguments[-1] is Ellipsis else len(arguments)} {_wording(arguments[0])}s".replace(
+            "  ", " "
+        )
+    if origin is dict:
+        return f"a group of {_wording(arguments[1])} values"
+    return {int: "a whole number", float: "a number", str: "a text", types.NoneType: "none"}.get(hint, str(hint))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items() if entry is not None}
+    if isinstance(value, (list, tuple)):
+        return [_plain(entry) for entry in value]
+    return value
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return '"' + "".join(c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}" for c in escaped) + '"'
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_toml(key)} = {_toml(entry)}" for key, entry in value.items()) + "}"
+    return repr(value)
+
+
+def _at_least(config: Any, **minima: float) -> None:
+    for name, minimum in minima.items():
+        value = getattr(config, name)
+        if value is not None and not value >= minimum:
+            raise ConfigError(f"{name} must be at least {minimum:,}, got {name}={value}; raise it.")
+
+
+def _between(config: Any, **ranges: tuple[float, float]) -> None:
+    for name, (low, high) in ranges.items():
+        value = getattr(config, name)
+        if value is not None and not low <= value <= high:
+            raise ConfigError(f"{name} must lie between {low} and {high}, got {name}={value}.")
+
+
+def _range(config: Any, name: str, low: float, high: float) -> None:
+    start, end = getattr(config, name)
+    if not low <= start <= end <= high:
+        raise ConfigError(f"{name} must be a range within {low} and {high}, low end first, got {name}={[start, end]}.")

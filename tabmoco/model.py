@@ -1,0 +1,416 @@
+"""A trained model: raw rows in, embeddings, anomaly scores with their causes, and similar rows out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from tabmoco.config import PretrainConfig
+from tabmoco.errors import TableError
+from tabmoco.neighbors.anomaly import share_of_cells
+from tabmoco.neighbors.evidence import CellSpace
+from tabmoco.neighbors.reference import SEARCH_SPACE, Points, Reference
+from tabmoco.nn.columns import untemper
+from tabmoco.nn.encoder import RowEncoder
+from tabmoco.nn.heads import CellDecoder
+from tabmoco.objectives import Pretext, build_pretext
+from tabmoco.objectives.masked_cells import cell_surprise
+from tabmoco.tables.cell_words import expected_words, found_words
+from tabmoco.tables.cells import CellBatch
+from tabmoco.tables.preprocess import Preprocessor
+from tabmoco.tables.schema import Schema
+from tabmoco.tables.source import TableBatch, TableSource, open_table
+
+BATCH_ROWS = 4_096
+"""Rows embedded at a time."""
+
+SURPRISE_GROUPS = 4
+"""A cell's surprise is measured with every fourth column of its row hidden, its own among them."""
+
+
+def build_encoder(preprocessor: Preprocessor, config: PretrainConfig) -> RowEncoder:
+    """An untrained encoder for the preprocessor's cells, its weights a function of the seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        return RowEncoder(preprocessor.layout, preprocessor.knots, preprocessor.knot_scores, config.encoder)
+
+
+def build_untrained(preprocessor: Preprocessor, config: PretrainConfig) -> Pretext:
+    """Encoder and objectives as they are before the first step."""
+    encoder = build_encoder(preprocessor, config)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed + 1)
+        return build_pretext(encoder, preprocessor.layout, config)
+
+
+@dataclass
+class RowModel:
+    """Preprocessor, encoder, heads and reference rows: all that turns a row of a table into a vector and a score.
+
+    Made by `pretrain` or `RowModel.load`. Every result is a function of the row alone: it does not depend on the rows
+    beside it, their order or the size of the batch.
+    """
+
+    config: PretrainConfig
+    preprocessor: Preprocessor
+    pretext: Pretext
+    reference: Reference | None = None
+    record: dict[str, Any] = field(default_factory=dict)
+    """How the model came to be: table, rows, seeds, versions, figures and the verdict on training."""
+
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    def __post_init__(self) -> None:
+        self.pretext.to(self.device).eval()
+        self._cell_space = CellSpace(self.preprocessor.layout)
+
+    # ---------------------------------------------------------------- what is inside
+
+    @property
+    def schema(self) -> Schema:
+        return self.preprocessor.schema
+
+    @property
+    def encoder(self) -> RowEncoder:
+        return self.pretext.encoder
+
+    @property
+    def decoder(self) -> CellDecoder | None:
+        """The heads that rebuild cells, if the model was trained with masked cells."""
+        objective = dict(self.pretext.objectives.items()).get("masked_cells")
+        return None if objective is None else objective.decoder
+
+    @property
+    def d_embedding(self) -> int:
+        return self.encoder.d_embedding
+
+    def save(self, directory: str | Path, *, overwrite: bool = False) -> None:
+        """Write the model directory, aside first and renamed when whole. See `tabmoco.model_files`."""
+        from tabmoco.model_files import save_model
+
+        save_model(self, Path(directory), overwrite=overwrite)
+
+    @classmethod
+    def load(cls, directory: str | Path, *, device: str = "auto") -> RowModel:
+        """Read a model directory, checking format version and checksums first. No file in it can execute code."""
+        from tabmoco.model_files import load_model
+
+        return load_model(Path(directory), device=device)
+
+    # ---------------------------------------------------------------- embed
+
+    def embed(self, table: Any, *, batch_rows: int = BATCH_ROWS) -> Float[np.ndarray, "N D"]:
+        """Embeddings of all rows, float32, in the table's order.
+
+        Parameters
+        ----------
+        table
+            Anything `open_table` reads: files, frames, Arrow tables, arrays.
+        """
+        parts = [self.embed_cells(cells) for _, cells in self._batches(self._open(table), batch_rows)]
+        return np.concatenate(parts) if parts else np.zeros((0, self.d_embedding), dtype=np.float32)
+
+    def iter_embeddings(self, table: Any, *, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+        """Embeddings as record batches: `row_id` or the id column, and `embedding`."""
+        source = self._open(table)
+        schema = self.embedding_schema(source)
+        for batch, cells in self._batches(source, batch_rows):
+            flat = pa.array(self.embed_cells(cells).ravel())
+            vectors = pa.FixedSizeListArray.from_arrays(flat, self.d_embedding)
+            yield pa.record_batch([_names(batch), vectors], schema=schema)
+
+    def embedding_schema(self, source: TableSource) -> pa.Schema:
+        return pa.schema([_id_field(source), pa.field("embedding", pa.list_(pa.float32(), self.d_embedding))])
+
+    @torch.inference_mode()
+    def embed_cells(self, cells: CellBatch, masked: Bool[Tensor, "N C"] | None = None) -> Float[np.ndarray, "N D"]:
+        """Embeddings of encoded rows; cells marked in `masked` are hidden."""
+        parts = [np.zeros((0, self.d_embedding), dtype=np.float32)]
+        for start in range(0, len(cells), BATCH_ROWS):
+            rows = slice(start, start + BATCH_ROWS)
+            hidden = None if masked is None else masked[rows].to(self.device)
+            parts.append(self.encoder(cells[rows].to(self.device), hidden).float().cpu().numpy())
+        return np.concatenate(parts)
+
+    # ---------------------------------------------------------------- score
+
+    def score(
+        self,
+        table: Any,
+        *,
+        fpr: float | None = None,
+        explain: bool = False,
+        top_cells: int = 5,
+        same_rows: bool = False,
+    ) -> pa.Table:
+        """Anomaly scores of all rows.
+
+        Parameters
+        ----------
+        fpr
+            Share of normal rows that `is_anomaly` may flag; the model's own setting by default.
+        explain
+            Add `cells`: the `top_cells` cells that make up most of each score, with the value found, the value expected
+            given the rest of the row, and the share of the score.
+        same_rows
+            The table is the one the model was trained on, so that no row is compared with itself.
+
+        Returns
+        -------
+        A table of `row_id` (or the id column), `anomaly_score` (float64, 0 or more, higher = stranger), `p_value` (share of
+        normal rows at least as strange), `is_anomaly`, `nearest_row_id`, and `cells` if asked.
+        """
+        source = self._open(table)
+        batches = self.iter_scores(source, fpr=fpr, explain=explain, top_cells=top_cells, same_rows=same_rows)
+        return pa.Table.from_batches(batches, schema=self.score_schema(source, explain=explain))
+
+    def iter_scores(
+        self,
+        table: Any,
+        *,
+        fpr: float | None = None,
+        explain: bool = False,
+        top_cells: int = 5,
+        same_rows: bool = False,
+        batch_rows: int = BATCH_ROWS,
+    ) -> Iterator[pa.RecordBatch]:
+        """`score`, batch by batch."""
+        source, reference = self._open(table), self._reference()
+        schema = self.score_schema(source, explain=explain)
+        fpr = self.config.index.fpr if fpr is None else fpr
+        for batch, cells in self._batches(source, batch_rows):
+            points = self.points(cells)
+            exclude = batch.rows if same_rows else None
+            evidence = reference.evidence(points, exclude=exclude)
+            pieces = reference.calibration.pieces(evidence.pieces)
+            score = sum(pieces.values())
+            p_value = reference.calibration.p_value(score)
+            _, nearest = reference.indexes[SEARCH_SPACE].search(points.vectors[SEARCH_SPACE], 1, exclude=exclude)
+            columns = [_names(batch), score, p_value, p_value <= fpr, reference.names(nearest[:, 0])]
+            if explain:
+                contribution = self._contribution(points, evidence.neighbours, pieces)
+                columns.append(self._strange_cells(batch, cells, contribution, score, top_cells))
+            yield pa.record_batch([_to_arrow(column) for column in columns], schema=schema)
+
+    def score_schema(self, source: TableSource, *, explain: bool = False) -> pa.Schema:
+        names = self._reference().names(np.zeros(0, dtype=np.int64)).type
+        fields = [
+            _id_field(source),
+            pa.field("anomaly_score", pa.float64()),
+            pa.field("p_value", pa.float64()),
+            pa.field("is_anomaly", pa.bool_()),
+            pa.field("nearest_row_id", names),
+        ]
+        return pa.schema([*fields, pa.field("cells", STRANGE_CELLS)] if explain else fields)
+
+    def contributions(self, table: Any, *, same_rows: bool = False) -> Float[np.ndarray, "N C"]:
+        """How much each cell adds to its row's anomaly score; the columns are those of `schema.used`. Rows sum to the
+        score."""
+        source, reference = self._open(table), self._reference()
+        parts = [np.zeros((0, self.preprocessor.layout.n_columns))]
+        for batch, cells in self._batches(source, BATCH_ROWS):
+            points = self.points(cells)
+            evidence = reference.evidence(points, exclude=batch.rows if same_rows else None)
+            parts.append(self._contribution(points, evidence.neighbours, reference.calibration.pieces(evidence.pieces)))
+        return np.concatenate(parts)
+
+    @torch.inference_mode()
+    def points(self, cells: CellBatch) -> Points:
+        """The rows as points in every space, and the surprise of every cell."""
+        parts = []
+        for start in range(0, max(1, len(cells)), BATCH_ROWS):
+            batch = cells[start : start + BATCH_ROWS].to(self.device)
+            embedding = self.encoder(batch)
+            scalings = self.encoder.columns.number.scalings(batch.number)
+            vectors = {
+                "standard": self._cell_space.given(batch, batch.number),
+                "quantile": self._cell_space.given(batch, scalings[..., 1]),
+                "embedding": embedding.float(),
+                SEARCH_SPACE: normalize(embedding.float(), dim=-1),
+            }
+            if self.decoder is not None:
+                number, logits = self.decoder(embedding)
+                vectors["residual"] = self._cell_space.residual(batch, scalings, number, logits)
+            surprise = self._surprise(batch)
+            parts.append(Points({name: v.cpu().numpy() for name, v in vectors.items()}, surprise.cpu().numpy()))
+        return Points.cat(parts)
+
+    def _surprise(self, cells: CellBatch) -> Float[Tensor, "N C"]:
+        """How far every cell is from what the rest of its row makes expected."""
+        layout = self.preprocessor.layout
+        surprise = torch.zeros(cells.missing.shape, device=cells.missing.device)
+        if self.decoder is None:
+            return surprise
+        group = torch.arange(layout.n_columns, device=cells.missing.device) % SURPRISE_GROUPS
+        for number in range(min(SURPRISE_GROUPS, layout.n_columns)):
+            hidden = (group == number).expand_as(cells.missing)
+            embedding = self.encoder(cells, hidden)
+            found = cell_surprise(self.encoder, self.decoder, embedding, cells, layout)
+            surprise = torch.where(hidden & ~cells.missing, found, surprise)
+        return surprise
+
+    # ---------------------------------------------------------------- explain
+
+    def _contribution(
+        self, points: Points, neighbours: dict[str, np.ndarray], pieces: dict[str, np.ndarray]
+    ) -> Float[np.ndarray, "N C"]:
+        """Blame in the cells' own spaces is the squared difference from the neighbours; the embedding, which has no cells,
+        is divided like the surprise."""
+        reference, space = self._reference(), self._cell_space
+        blame = {"surprise": points.surprise, "embedding": points.surprise}
+        for name, owner in (("standard", space.owner), ("quantile", space.owner), ("residual", space.residual_owner)):
+            difference = torch.from_numpy(reference.difference(points, name, neighbours[name]))
+            blame[name] = space.blame(difference, owner).numpy()
+        return share_of_cells(pieces, blame)
+
+    def _strange_cells(
+        self, batch: TableBatch, cells: CellBatch, contribution: np.ndarray, score: np.ndarray, top_cells: int
+    ) -> pa.Array:
+        """The cells with the largest shares, each with the value found and the one expected when it alone is hidden."""
+        n_rows, n_columns = contribution.shape
+        n_top = min(top_cells, n_columns)
+        top = np.argsort(-contribution, axis=1, kind="stable")[:, :n_top]
+        share = np.take_along_axis(contribution, top, axis=1) / np.maximum(score, 1e-300)[:, None]
+        flat_row, flat_column = np.repeat(np.arange(n_rows), n_top), top.ravel()
+        expected = self.expected_cells(cells, flat_row, flat_column)
+        found = found_words(self.preprocessor, batch, flat_row, flat_column)
+        structs = pa.StructArray.from_arrays(
+            [
+                pa.array([self.preprocessor.layout.columns[column] for column in flat_column], pa.string()),
+                pa.array(found, pa.string()),
+                pa.array(expected, pa.string()),
+                pa.array(share.ravel(), pa.float64()),
+            ],
+            fields=list(STRANGE_CELLS.value_type),
+        )
+        return pa.ListArray.from_arrays(pa.array(np.arange(n_rows + 1) * n_top, pa.int32()), structs)
+
+    @torch.inference_mode()
+    def expected_cells(self, cells: CellBatch, row: np.ndarray, column: np.ndarray) -> list[str | None]:
+        """What cell `(row[i], column[i])` should hold given the rest of its row, in words; none if that cannot be said."""
+        if self.decoder is None:
+            return [None] * len(row)
+        expected: list[str | None] = []
+        for start in range(0, len(row), BATCH_ROWS):
+            rows = torch.from_numpy(row[start : start + BATCH_ROWS])
+            columns = torch.from_numpy(column[start : start + BATCH_ROWS])
+            hidden = torch.zeros(len(rows), self.preprocessor.layout.n_columns, dtype=torch.bool)
+            hidden[torch.arange(len(rows)), columns] = True
+            embedding = self.encoder(cells[rows].to(self.device), hidden.to(self.device))
+            number, logits = self.decoder(embedding)
+            expected += expected_words(
+                self.preprocessor,
+                columns.numpy(),
+                untemper(number[..., 0]).cpu(),
+                [logit.cpu() for logit in logits],
+            )
+        return expected
+
+    # ---------------------------------------------------------------- search
+
+    def search(
+        self, table: Any, *, k: int = 10, rows: Sequence[int] | None = None, same_rows: bool = False
+    ) -> pa.Table:
+        """The `k` most similar reference rows of each row: `row_id`, `rank` from 1, `neighbour_row_id`, `similarity`.
+
+        Similarity is the cosine of two embeddings: 1 for a row and its exact copy. With fewer than `k` reference rows there
+        are fewer results. `rows` picks rows by position.
+        """
+        source = self._open(table)
+        batches = self.iter_neighbours(source, k=k, rows=rows, same_rows=same_rows)
+        return pa.Table.from_batches(batches, schema=self.neighbour_schema(source))
+
+    def iter_neighbours(
+        self,
+        table: Any,
+        *,
+        k: int = 10,
+        rows: Sequence[int] | None = None,
+        same_rows: bool = False,
+        batch_rows: int = BATCH_ROWS,
+    ) -> Iterator[pa.RecordBatch]:
+        """`search`, batch by batch."""
+        if k < 1:
+            raise TableError(f"k must be at least 1, got k={k}.")
+        source, reference = self._open(table), self._reference()
+        schema = self.neighbour_schema(source)
+        for batch, cells in self._batches(source, batch_rows, rows=rows):
+            direction = normalize(torch.from_numpy(self.embed_cells(cells)), dim=-1).numpy()
+            exclude = batch.rows if same_rows else None
+            distance, row = reference.indexes[SEARCH_SPACE].search(direction, min(k, len(reference)), exclude=exclude)
+            found = np.isfinite(distance)
+            rank = np.broadcast_to(np.arange(1, row.shape[1] + 1, dtype=np.int32), row.shape)
+            query = np.broadcast_to(np.arange(len(row))[:, None], row.shape)
+            similarity = 1.0 - np.square(distance, dtype=np.float64) / 2
+            columns = [
+                _names(batch).take(pa.array(query[found])),
+                rank[found],
+                reference.names(row[found]),
+                similarity[found],
+            ]
+            yield pa.record_batch([_to_arrow(column) for column in columns], schema=schema)
+
+    def neighbour_schema(self, source: TableSource) -> pa.Schema:
+        names = self._reference().names(np.zeros(0, dtype=np.int64)).type
+        return pa.schema(
+            [
+                _id_field(source),
+                pa.field("rank", pa.int32()),
+                pa.field("neighbour_row_id", names),
+                pa.field("similarity", pa.float64()),
+            ]
+        )
+
+    # ---------------------------------------------------------------- reading
+
+    def _open(self, table: Any) -> TableSource:
+        source = table if isinstance(table, TableSource) else open_table(table, id_column=None)
+        self.preprocessor.align(source.arrow_schema, name=source.name)
+        return source
+
+    def _batches(
+        self, source: TableSource, batch_rows: int, *, rows: Sequence[int] | None = None
+    ) -> Iterator[tuple[TableBatch, CellBatch]]:
+        batches = source.batches(batch_rows=batch_rows) if rows is None else [source.take(np.asarray(rows, np.int64))]
+        for batch in batches:
+            yield batch, self.preprocessor.transform(batch)
+
+    def _reference(self) -> Reference:
+        if self.reference is None:
+            raise TableError("this model has no reference rows to compare with; pretrain again with --index auto.")
+        return self.reference
+
+
+STRANGE_CELLS = pa.list_(
+    pa.struct(
+        [
+            pa.field("column", pa.string()),
+            pa.field("found", pa.string()),
+            pa.field("expected", pa.string()),
+            pa.field("share", pa.float64()),
+        ]
+    )
+)
+
+
+def _names(batch: TableBatch) -> pa.Array:
+    return pa.array(batch.rows) if batch.ids is None else batch.ids
+
+
+def _id_field(source: TableSource) -> pa.Field:
+    if source.id_column is None:
+        return pa.field("row_id", pa.int64())
+    return pa.field(source.id_column, source.id_type)
+
+
+def _to_arrow(column: Any) -> pa.Array:
+    return column if isinstance(column, pa.Array) else pa.array(np.ascontiguousarray(column))

@@ -1,0 +1,253 @@
+"""The model directory: plain text, safetensors and Arrow, with a checksum for every file. No pickle anywhere.
+
+| file | holds |
+|---|---|
+| manifest.json | format version, and SHA-256 and size of every other file; checked before anything is read |
+| config.toml | all settings |
+| schema.json | the columns, their kinds and what the preprocessor knows of them |
+| preprocessor.safetensors | its arrays: quantiles and text statistics |
+| encoder.safetensors | the encoder |
+| objectives.safetensors | heads, target and queue |
+| index.safetensors | reference rows as points in every space |
+| ids.arrow | their names, if the table has an id column |
+| calibration.json | the scales of the evidence and the calibration scores |
+| record.json | how the model came to be |
+| metrics.jsonl | what was measured while training |
+| MODEL_CARD.md | all of it for people |
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import safetensors.numpy
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+
+from tabmoco.card import model_card
+from tabmoco.config import PretrainConfig
+from tabmoco.devices import resolve_device
+from tabmoco.errors import ModelFileError, TabmocoError
+from tabmoco.model import RowModel, build_untrained
+from tabmoco.neighbors.anomaly import Calibration, PieceScale
+from tabmoco.neighbors.index import RowIndex
+from tabmoco.neighbors.reference import Reference
+from tabmoco.tables.preprocess import Preprocessor
+
+FORMAT_VERSION = 1
+
+MANIFEST = "manifest.json"
+
+
+def save_model(model: RowModel, directory: Path, *, overwrite: bool = False) -> None:
+    """Write a model directory aside and rename it when it is whole."""
+    check_target(directory, overwrite=overwrite)
+    with _aside(directory) as aside:
+        _write(model, aside)
+        files = {
+            path.name: {"sha256": _sha256(path), "size_bytes": path.stat().st_size} for path in sorted(aside.iterdir())
+        }
+        _write_json(aside / MANIFEST, {"format_version": FORMAT_VERSION, "files": files})
+
+
+def check_target(directory: Path, *, overwrite: bool) -> None:
+    """Refuse to write over anything that exists, unless `overwrite` allows it and it is a model directory."""
+    if not directory.exists() and not directory.is_symlink():
+        return
+    if not overwrite:
+        raise ModelFileError(f"{directory} exists already; choose another directory or pass --overwrite.")
+    is_empty = directory.is_dir() and not any(directory.iterdir())
+    if not is_empty and not (directory / MANIFEST).is_file():
+        raise ModelFileError(f"{directory} is not a model directory, so it is not overwritten; choose another --out.")
+
+
+def load_model(directory: Path, *, device: str = "auto") -> RowModel:
+    """Read a model directory after checking that it is whole, unaltered and of this format version."""
+    files = _checked_files(directory)
+    try:
+        return _read(directory, files, device)
+    except TabmocoError:
+        raise
+    except (
+        OSError,
+        KeyError,
+        TypeError,
+        ValueError,
+        RuntimeError,
+        IndexError,
+        AttributeError,
+        SafetensorError,
+        pa.ArrowException,
+    ) as error:
+        raise ModelFileError(
+            f"the model in {directory} does not fit together ({type(error).__name__}: {error}); train it again."
+        ) from error
+
+
+def _write(model: RowModel, directory: Path) -> None:
+    settings, arrays = model.preprocessor.to_state()
+    (directory / "config.toml").write_text(model.config.to_toml(), encoding="utf-8")
+    _write_json(directory / "schema.json", settings)
+    safetensors.numpy.save_file(
+        {name: np.ascontiguousarray(a) for name, a in arrays.items()}, directory / "preprocessor.safetensors"
+    )
+    safetensors.torch.save_file(_tensors(model.pretext.encoder), directory / "encoder.safetensors")
+    safetensors.torch.save_file(_tensors(model.pretext.objectives), directory / "objectives.safetensors")
+    if model.reference is not None:
+        _write_reference(model.reference, directory)
+    _write_json(directory / "record.json", {key: value for key, value in model.record.items() if key != "metrics"})
+    lines = [json.dumps(line) for line in model.record.get("metrics", [])]
+    (directory / "metrics.jsonl").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    (directory / "MODEL_CARD.md").write_text(model_card(model), encoding="utf-8")
+
+
+def _write_reference(reference: Reference, directory: Path) -> None:
+    arrays = {"rows": reference.rows}
+    for name, index in reference.indexes.items():
+        arrays |= {f"{name}/{part}": a for part, a in index.to_arrays().items() if part != "rows"}
+    safetensors.numpy.save_file(
+        {name: np.ascontiguousarray(a) for name, a in arrays.items()}, directory / "index.safetensors"
+    )
+    if reference.ids is not None:
+        table = pa.table({"id": reference.ids})
+        with pa.OSFile(str(directory / "ids.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+    calibration = reference.calibration
+    _write_json(
+        directory / "calibration.json",
+        {
+            "n_neighbors": reference.n_neighbors,
+            "held_out": calibration.held_out,
+            "pieces": {name: {"median": s.median, "spread": s.spread} for name, s in calibration.scales.items()},
+            "scores": calibration.scores.tolist(),
+        },
+    )
+
+
+def _read(directory: Path, files: set[str], device: str) -> RowModel:
+    config = PretrainConfig.from_toml(directory / "config.toml")
+    arrays = safetensors.numpy.load_file(directory / "preprocessor.safetensors")
+    preprocessor = Preprocessor.from_state(_read_json(directory / "schema.json"), arrays)
+    pretext = build_untrained(preprocessor, config)
+    _restore(pretext.encoder, directory / "encoder.safetensors")
+    _restore(pretext.objectives, directory / "objectives.safetensors")
+    reference = _read_reference(directory, files) if "index.safetensors" in files else None
+    record = _read_json(directory / "record.json")
+    lines = (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    record["metrics"] = [json.loads(line) for line in lines]
+    return RowModel(config, preprocessor, pretext, reference, record, resolve_device(device))
+
+
+def _read_reference(directory: Path, files: set[str]) -> Reference:
+    arrays = safetensors.numpy.load_file(directory / "index.safetensors")
+    rows = arrays.pop("rows")
+    spaces: dict[str, dict[str, np.ndarray]] = {}
+    for name, array in arrays.items():
+        space, _, part = name.partition("/")
+        spaces.setdefault(space, {"rows": rows})[part] = array
+    ids = None
+    if "ids.arrow" in files:
+        with pa.OSFile(str(directory / "ids.arrow"), "rb") as file, pa.ipc.open_file(file) as reader:
+            ids = reader.read_all().column("id").combine_chunks()
+    settings = _read_json(directory / "calibration.json")
+    calibration = Calibration(
+        {name: PieceScale(scale["median"], scale["spread"]) for name, scale in settings["pieces"].items()},
+        np.asarray(settings["scores"], dtype=np.float64),
+        bool(settings["held_out"]),
+    )
+    indexes = {space: RowIndex.from_arrays(parts) for space, parts in spaces.items()}
+    return Reference(indexes, int(settings["n_neighbors"]), ids, calibration)
+
+
+def _checked_files(directory: Path) -> set[str]:
+    """The files of the manifest, after comparing each with its checksum."""
+    if not directory.is_dir():
+        raise ModelFileError(f"{directory} is not a directory; give the directory that pretrain wrote.")
+    path = directory / MANIFEST
+    if not path.is_file():
+        raise ModelFileError(f"{directory} has no {MANIFEST}, so it is no model directory, or its writing never ended.")
+    manifest = _read_json(path)
+    version = manifest.get("format_version") if isinstance(manifest, dict) else None
+    if not isinstance(version, int):
+        raise ModelFileError(f"{path} states no format version; the file is damaged: train the model again.")
+    if version != FORMAT_VERSION:
+        age = "newer" if version > FORMAT_VERSION else "older"
+        raise ModelFileError(
+            f"{directory} has format version {version}, {age} than the {FORMAT_VERSION} that this tabmoco reads; "
+            f"{'upgrade tabmoco' if version > FORMAT_VERSION else 'train the model again'}."
+        )
+    files = manifest.get("files")
+    if not isinstance(files, dict) or not files:
+        raise ModelFileError(f"{path} lists no files; it is damaged: train the model again.")
+    for name, entry in files.items():
+        _check_file(directory, name, entry)
+    return set(files)
+
+
+def _check_file(directory: Path, name: str, entry: Any) -> None:
+    path = directory / name
+    if Path(name).name != name or name in (".", "..") or path.is_symlink():
+        raise ModelFileError(
+            f"the manifest of {directory} names {name!r}, which does not lie inside it; do not trust it."
+        )
+    if not path.is_file():
+        raise ModelFileError(f"{name} is missing from {directory}; copy the model again or train it again.")
+    if (
+        not isinstance(entry, dict)
+        or path.stat().st_size != entry.get("size_bytes")
+        or _sha256(path) != entry.get("sha256")
+    ):
+        raise ModelFileError(f"{name} in {directory} was altered or cut off; copy the model again or train it again.")
+
+
+@contextmanager
+def _aside(directory: Path) -> Iterator[Path]:
+    """A directory that takes the place of `directory` once the block ends well, and vanishes if it does not."""
+    aside = directory.with_name(f".{directory.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        aside.mkdir(parents=True)
+        yield aside
+        old = directory.with_name(f".{directory.name}.{uuid.uuid4().hex[:8]}.old")
+        if directory.exists():
+            os.replace(directory, old)
+        os.replace(aside, directory)
+        shutil.rmtree(old, ignore_errors=True)
+    except OSError as error:
+        raise ModelFileError(f"{directory} cannot be written: {error.strerror or error}.") from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in module.state_dict().items()}
+
+
+def _restore(module: torch.nn.Module, path: Path) -> None:
+    module.load_state_dict(safetensors.torch.load_file(path), strict=True)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelFileError(f"{path} cannot be read as JSON ({error}); the file is damaged.") from error

@@ -1,0 +1,133 @@
+"""The rows that new rows are compared with: one index per space, the calibration, and the rows' names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from jaxtyping import Float, Int64
+
+from tabmoco.neighbors.anomaly import Calibration, PieceScale
+from tabmoco.neighbors.index import NO_NEIGHBOUR, RowIndex
+
+DISTANCE_SPACES = ("standard", "quantile", "residual", "embedding")
+"""Spaces whose distance to the nearest reference rows is a piece of evidence."""
+
+SEARCH_SPACE = "direction"
+"""The embedding at unit length: where similar rows are searched."""
+
+MAX_MEASURED = 2_000
+"""Reference rows on which the pieces' scales are measured, each compared with the others."""
+
+
+@dataclass(frozen=True)
+class Points:
+    """What the model says of `N` rows: their vectors in every space and how surprising each cell is."""
+
+    vectors: Mapping[str, Float[np.ndarray, "N _"]]
+
+    surprise: Float[np.ndarray, "N C"]
+
+    def __len__(self) -> int:
+        return len(self.surprise)
+
+    def __getitem__(self, rows: np.ndarray | slice) -> Points:
+        return Points({name: vectors[rows] for name, vectors in self.vectors.items()}, self.surprise[rows])
+
+    @staticmethod
+    def cat(parts: list[Points]) -> Points:
+        names = parts[0].vectors
+        return Points(
+            {name: np.concatenate([part.vectors[name] for part in parts]) for name in names},
+            np.concatenate([part.surprise for part in parts]),
+        )
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What speaks for a row being strange, before calibration."""
+
+    pieces: dict[str, Float[np.ndarray, " N"]]
+
+    neighbours: dict[str, Int64[np.ndarray, "N k"]]
+    """The nearest reference rows in each space, to see in which cells they differ."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Indexed reference rows with their calibration."""
+
+    indexes: Mapping[str, RowIndex]
+
+    n_neighbors: int
+
+    ids: pa.Array | None
+    """The id column's value of each indexed row, in the order of `rows`."""
+
+    calibration: Calibration
+
+    @classmethod
+    def build(
+        cls,
+        points: Points,
+        rows: Int64[np.ndarray, " n"],
+        held_out: Points | None,
+        *,
+        n_neighbors: int,
+        ids: pa.Array | None,
+        seed: int,
+    ) -> Reference:
+        """Index the points of the reference rows and calibrate on rows kept out of training.
+
+        Without held-out rows the reference rows calibrate themselves, each compared with the others.
+        """
+        indexes = {name: RowIndex.build(vectors, rows, seed=seed) for name, vectors in points.vectors.items()}
+        bare = cls(indexes, n_neighbors, ids, Calibration({}, np.empty(0), held_out is not None))
+        measured = np.arange(len(points))
+        if len(measured) > MAX_MEASURED:
+            measured = np.sort(np.random.default_rng(seed).choice(len(points), MAX_MEASURED, replace=False))
+        own = bare.evidence(points[measured], exclude=rows[measured]).pieces
+        scales = {name: PieceScale.measure(values) for name, values in own.items()}
+        evidence = own if held_out is None else bare.evidence(held_out).pieces
+        scores = sum(scale(evidence[name]) for name, scale in scales.items())
+        return cls(indexes, n_neighbors, ids, Calibration(scales, np.sort(scores), held_out is not None))
+
+    @property
+    def rows(self) -> Int64[np.ndarray, " n"]:
+        return self.indexes[SEARCH_SPACE].rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def evidence(self, points: Points, *, exclude: Int64[np.ndarray, " N"] | None = None) -> Evidence:
+        """Mean distance to the nearest reference rows in each space, and the surprise summed over the cells."""
+        pieces, neighbours = {}, {}
+        for name in DISTANCE_SPACES:
+            distance, row = self.indexes[name].search(points.vectors[name], self.n_neighbors, exclude=exclude)
+            found = np.isfinite(distance)
+            n_found = np.maximum(found.sum(1), 1)
+            pieces[name] = np.where(found, distance, 0).sum(1, dtype=np.float64) / n_found
+            neighbours[name] = row
+        pieces["surprise"] = points.surprise.sum(1, dtype=np.float64)
+        return Evidence(pieces, neighbours)
+
+    def difference(self, points: Points, space: str, neighbours: Int64[np.ndarray, "N k"]) -> Float[np.ndarray, "N _"]:
+        """Root mean square difference, coordinate by coordinate, from the neighbours in a space."""
+        own = points.vectors[space]
+        square, n_found = np.zeros(own.shape), np.zeros((len(own), 1))
+        for column in neighbours.T:
+            found = (column != NO_NEIGHBOUR)[:, None]
+            square += np.where(found, np.square(own - self.indexes[space].vectors_of(column), dtype=np.float64), 0.0)
+            n_found += found
+        return np.sqrt(square / np.maximum(n_found, 1))
+
+    def names(self, rows: Int64[np.ndarray, " N"]) -> pa.Array:
+        """The ids of reference rows, or their positions where the table has no id column; null for no row."""
+        missing = rows == NO_NEIGHBOUR
+        if self.ids is None:
+            return pa.array(rows, mask=missing)
+        order = np.argsort(self.rows, kind="stable")
+        place = order[np.clip(np.searchsorted(self.rows, rows, sorter=order), 0, len(order) - 1)]
+        return self.ids.take(pa.array(place, mask=missing))

@@ -1,0 +1,55 @@
+"""Heads over embeddings. Each returns float32, so losses, queue and scores never see half precision."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from tabmoco.tables.cells import Layout
+
+
+class ProjectionHead(nn.Module):
+    """An embedding to a unit-length projection `[N, P]`; thrown away after training.
+
+    `linear` is the head of MoCo (He et al. 2020), `mlp` that of MoCo v2 (Chen et al. 2020), `none` none at all.
+    """
+
+    def __init__(self, d_embedding: int, d_projection: int, kind: Literal["none", "linear", "mlp"]):
+        super().__init__()
+        self.layers: nn.Module
+        if kind == "mlp":
+            self.layers = nn.Sequential(
+                nn.Linear(d_embedding, d_embedding), nn.ReLU(), nn.Linear(d_embedding, d_projection)
+            )
+        elif kind == "linear":
+            self.layers = nn.Linear(d_embedding, d_projection)
+        else:
+            self.layers = nn.Identity()
+        self.d_projection = d_embedding if kind == "none" else d_projection
+
+    def forward(self, embedding: Float[Tensor, "N D"]) -> Float[Tensor, "N P"]:
+        return normalize(self.layers(embedding).float(), dim=-1)
+
+
+class CellDecoder(nn.Module):
+    """An embedding to what every cell of the row should be: both scalings of each number, logits of each code."""
+
+    def __init__(self, d_embedding: int, d_block: int, layout: Layout):
+        super().__init__()
+        self.cardinalities = list(layout.cardinalities)
+        self.n_numbers = layout.n_numbers
+        self.trunk = nn.Sequential(nn.Linear(d_embedding, d_block), nn.ReLU())
+        self.number = nn.Linear(d_block, 2 * layout.n_numbers)
+        self.code = nn.Linear(d_block, sum(layout.cardinalities))
+
+    def forward(self, embedding: Float[Tensor, "N D"]) -> tuple[Float[Tensor, "N Sn 2"], list[Tensor]]:
+        """Expected numbers (tempered standardised value and normal score) and one `[N, cardinality]` of logits per
+        code slot."""
+        hidden = self.trunk(embedding)
+        number = self.number(hidden).float().unflatten(-1, (self.n_numbers, 2))
+        logits = self.code(hidden).float()
+        return number, list(torch.split(logits, self.cardinalities, dim=-1)) if self.cardinalities else []

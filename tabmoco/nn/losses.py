@@ -1,0 +1,50 @@
+"""Losses: pure functions of tensors, each a mean over rows of something reduced per row first."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+from torch.nn.functional import cross_entropy, smooth_l1_loss
+
+from tabmoco.tables.cells import Layout
+
+
+def info_nce(
+    query: Float[Tensor, "N P"],
+    positive: Float[Tensor, "N P"],
+    negative: Float[Tensor, "M P"],
+    *,
+    allowed: Bool[Tensor, "N M"],
+    temperature: float,
+) -> Float[Tensor, " N"]:
+    """InfoNCE per row (He et al. 2020, equation 1; van den Oord et al. 2018, equation 4).
+
+    `−log( exp(q·k₊/τ) / (exp(q·k₊/τ) + Σⱼ exp(q·kⱼ/τ)) )` over the negatives that are `allowed`. All vectors have unit
+    length. A row with no allowed negative has loss 0.
+    """
+    similarity = torch.einsum("np,np->n", query, positive)
+    logits = (query @ negative.T).masked_fill(~allowed, float("-inf"))
+    logits = torch.cat([similarity.unsqueeze(1), logits], dim=1) / temperature
+    return torch.logsumexp(logits, dim=1) - logits[:, 0]
+
+
+def code_surprise(logits: list[Float[Tensor, "N _"]], code: Int64[Tensor, "N Sc"]) -> Float[Tensor, "N Sc"]:
+    """Cross-entropy of each code slot, in nats."""
+    if not logits:
+        return torch.zeros(code.shape, dtype=torch.float32, device=code.device)
+    losses = [cross_entropy(logit, code[:, slot], reduction="none") for slot, logit in enumerate(logits)]
+    return torch.stack(losses, dim=1)
+
+
+def number_surprise(expected: Float[Tensor, "N Sn 2"], given: Float[Tensor, "N Sn 2"]) -> Float[Tensor, "N Sn"]:
+    """Huber distance of each number slot, summed over its two scalings; quadratic below 1, linear above."""
+    return smooth_l1_loss(expected, given, reduction="none").sum(-1)
+
+
+def per_column(number: Float[Tensor, "N Sn"], code: Float[Tensor, "N Sc"], layout: Layout) -> Float[Tensor, "N C"]:
+    """Mean of a column's slots."""
+    slots = torch.cat([number, code], dim=1)
+    owner = torch.tensor([*layout.number_owner, *layout.code_owner], dtype=torch.int64, device=slots.device)
+    n_slots = torch.bincount(owner, minlength=layout.n_columns).clamp(min=1)
+    return slots.new_zeros(len(slots), layout.n_columns).index_add(1, owner, slots) / n_slots

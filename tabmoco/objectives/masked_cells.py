@@ -1,0 +1,51 @@
+"""Masked and damaged cells, rebuilt.
+
+Yoon, Zhang, Jordon, van der Schaar, "VIME: Extending the Success of Self- and Semi-supervised Learning to Tabular Domain",
+NeurIPS 2020, section 4.1 (feature estimation); hidden cells as in He et al., "Masked Autoencoders Are Scalable Vision
+Learners", 2022; Gaussian noise as in Vincent et al., "Extracting and Composing Robust Features with Denoising
+Autoencoders", 2008.
+
+From the embedding of a damaged row every cell of the clean row is rebuilt: both scalings of a number, the code of a
+category. Afterwards the same heads tell what a cell should have been, which explains anomalies and fills gaps.
+
+NOTE[DIFF]: VIME swaps only and its estimation loss is a mean square; here cells are swapped, hidden and noisy, numbers have
+the Huber loss so that extremes do not rule it, and cells that were missing to begin with are not rebuilt.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from tabmoco.nn.encoder import RowEncoder
+from tabmoco.nn.heads import CellDecoder
+from tabmoco.nn.losses import code_surprise, number_surprise, per_column
+from tabmoco.objectives.base import Objective, Step
+from tabmoco.tables.cells import CellBatch, Layout
+
+INTACT_WEIGHT = 0.5
+"""Weight of a cell that was not damaged, against 1 for a damaged one."""
+
+
+class MaskedCells(Objective):
+    """Rebuild the clean row from the embedding of its damaged view."""
+
+    def __init__(self, encoder: RowEncoder, layout: Layout, d_block: int):
+        super().__init__()
+        self.layout = layout
+        self.decoder = CellDecoder(encoder.d_embedding, d_block, layout)
+
+    def forward(self, encoder: RowEncoder, step: Step) -> dict[str, Tensor]:
+        surprise = cell_surprise(encoder, self.decoder, step.embedding, step.clean, self.layout)  # [N, C]
+        damaged = step.query.corrupted | step.query.masked
+        weight = (INTACT_WEIGHT + (1 - INTACT_WEIGHT) * damaged) * ~step.clean.missing
+        loss = (surprise * weight).mean(1)
+        return {"loss": loss.mean()}
+
+
+def cell_surprise(
+    encoder: RowEncoder, decoder: CellDecoder, embedding: Tensor, given: CellBatch, layout: Layout
+) -> Tensor:
+    """How far each given cell lies from what `embedding` says it should be, `[N, C]`, float32, 0 or more."""
+    number, logits = decoder(embedding)
+    number_slots = number_surprise(number, encoder.columns.number.scalings(given.number))
+    return per_column(number_slots, code_surprise(logits, given.code), layout)

@@ -1,0 +1,33 @@
+"""Column names: unique, quoted in messages, and close matches for the mistyped."""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from tabmoco.errors import SchemaError
+
+
+def list_names(names: Iterable[object], *, most: int = 5) -> str:
+    """Quote the names for a message: ``'a', 'b' and 3 more``."""
+    shown = list(names)
+    text = ", ".join(repr(name) for name in shown[:most])
+    return text if len(shown) <= most else f"{text} and {len(shown) - most:,} more"
+
+
+def refuse_duplicates(names: Sequence[str], where: str) -> None:
+    """Raise `SchemaError` if two columns share a name."""
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise SchemaError(f"Column names must be unique, but {where} repeats {list_names(repeated)}; rename them.")
+
+
+def require_columns(wanted: Iterable[str], names: Sequence[str], *, option: str, where: str) -> None:
+    """Raise `SchemaError` if `option` names a column that `where` does not have."""
+    known = set(names)
+    for name in wanted:
+        if name not in known:
+            close = difflib.get_close_matches(name, names, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"it has {list_names(names)}."
+            raise SchemaError(f"{option} names the column {name!r}, which {where} does not have; {hint}")

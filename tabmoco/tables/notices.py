@@ -1,0 +1,79 @@
+"""What the user should know but need not stop for: counted while rows are read, said once per column."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterable
+
+from tabmoco.tables.names import list_names
+
+N_EXAMPLES = 3
+
+
+class TabmocoWarning(UserWarning):
+    """Something in the data that was handled, and that the user may not expect."""
+
+
+class Notices:
+    """Counts of unusual cells per column, over every row encoded so far."""
+
+    def __init__(self) -> None:
+        self._n_unseen: Counter[str] = Counter()
+        self._unseen_examples: dict[str, list[str]] = {}
+        self._n_infinite: Counter[str] = Counter()
+        self._empty: dict[str, None] = {}
+        self._extra: tuple[str, ...] = ()
+        self._said: set[tuple[str, str]] = set()
+
+    def unseen(self, column: str, n_cells: int, values: Iterable[str]) -> None:
+        """Record cells whose category was never seen in training."""
+        self._n_unseen[column] += n_cells
+        examples = self._unseen_examples.setdefault(column, [])
+        for value in values:
+            if len(examples) >= N_EXAMPLES:
+                break
+            if value not in examples:
+                examples.append(value)
+
+    def infinite(self, column: str, n_cells: int) -> None:
+        """Record cells holding plus or minus infinity."""
+        self._n_infinite[column] += n_cells
+
+    def empty(self, column: str) -> None:
+        """Record a column without a single value."""
+        self._empty[column] = None
+
+    def unknown(self, columns: Iterable[str]) -> None:
+        """Record columns the model does not know."""
+        self._extra = tuple(dict.fromkeys((*self._extra, *columns)))
+
+    def _sentences(self) -> dict[tuple[str, str], str]:
+        sentences = {}
+        for column, n_cells in self._n_unseen.items():
+            examples = list_names(self._unseen_examples[column])
+            sentences["unseen", column] = (
+                f"Column {column!r}: {n_cells:,} cells hold values never seen in training (such as {examples}); "
+                "they share the code of unknown values."
+            )
+        for column, n_cells in self._n_infinite.items():
+            sentences["infinite", column] = (
+                f"Column {column!r}: {n_cells:,} cells are infinite and count as extreme values; "
+                'set infinities = "refuse" to stop instead.'
+            )
+        for column in self._empty:
+            sentences["empty", column] = f"Column {column!r} holds no value at all here; every cell counts as missing."
+        if self._extra:
+            sentences["extra", ""] = f"Columns unknown to the model are ignored: {list_names(self._extra)}."
+        return sentences
+
+    def sentences(self) -> list[str]:
+        """One sentence per column and matter, with the counts so far."""
+        return list(self._sentences().values())
+
+    def warn(self) -> None:
+        """Issue a `TabmocoWarning` for each matter not yet spoken of."""
+        for key, sentence in self._sentences().items():
+            if key not in self._said:
+                self._said.add(key)
+                warnings.warn(sentence, TabmocoWarning, stacklevel=3)

@@ -1,0 +1,85 @@
+"""What a person sees while training runs: a bar on a terminal, a line now and then elsewhere, nothing when quiet."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+LINE_SECONDS = 15.0
+
+
+class Display(Protocol):
+    def say(self, text: str) -> None: ...
+
+    def update(self, step: int, rows_per_second: float, figures: dict[str, float]) -> None: ...
+
+
+def figures_text(figures: dict[str, float], rows_per_second: float) -> str:
+    """Loss, similarities and speed in a few words."""
+    parts = [f"loss {figures['loss']:.3f}"]
+    positive, negative = figures.get("moco/positive_similarity"), figures.get("moco/negative_similarity")
+    if positive is not None and negative is not None:
+        parts.append(
+            f"similarity +{positive:.2f}/−{negative:.2f}"
+            if negative >= 0
+            else f"similarity +{positive:.2f}/{negative:.2f}"
+        )
+    if "retrieval_accuracy" in figures:
+        parts.append(f"found {figures['retrieval_accuracy']:.0%}")
+    return ", ".join([*parts, f"{rows_per_second:,.0f} rows/s"])
+
+
+class _Quiet:
+    def say(self, text: str) -> None:
+        """Nothing."""
+
+    def update(self, step: int, rows_per_second: float, figures: dict[str, float]) -> None:
+        """Nothing."""
+
+
+class _Lines:
+    def __init__(self, n_steps: int):
+        self.n_steps = n_steps
+        self._last = time.monotonic()
+
+    def say(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    def update(self, step: int, rows_per_second: float, figures: dict[str, float]) -> None:
+        if time.monotonic() - self._last >= LINE_SECONDS or step == self.n_steps:
+            self._last = time.monotonic()
+            self.say(f"step {step:,} of {self.n_steps:,}: {figures_text(figures, rows_per_second)}")
+
+
+class _Bar:
+    def __init__(self, progress: Progress, n_steps: int):
+        self._progress = progress
+        self._task = progress.add_task("training", total=n_steps, figures="")
+
+    def say(self, text: str) -> None:
+        self._progress.console.print(text, markup=False, highlight=False)
+
+    def update(self, step: int, rows_per_second: float, figures: dict[str, float]) -> None:
+        self._progress.update(self._task, completed=step, figures=figures_text(figures, rows_per_second))
+
+
+@contextmanager
+def training_display(n_steps: int, *, shown: bool) -> Iterator[Display]:
+    """A bar if standard error is a terminal, lines if it is not, nothing unless `shown`."""
+    if not shown:
+        yield _Quiet()
+        return
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _Lines(n_steps)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:,}/{task.total:,}"),
+               TimeRemainingColumn(), TextColumn("{task.fields[figures]}"))  # fmt: skip
+    with Progress(*columns, console=console) as progress:
+        yield _Bar(progress, n_steps)

@@ -1,0 +1,270 @@
+"""THE loop: one function, in execution order."""
+
+from __future__ import annotations
+
+import copy
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from jaxtyping import Int64
+from torch import Generator, Tensor
+
+from tabmoco.config import OptimizeConfig, PretrainConfig
+from tabmoco.corruption import Corruption
+from tabmoco.errors import Interrupted, TrainingError
+from tabmoco.objectives import Pretext, Step
+from tabmoco.tables.cells import CellBatch
+from tabmoco.training.batches import BatchOrder, derive_seed
+from tabmoco.training.checkpoint import load_checkpoint, save_checkpoint
+from tabmoco.training.display import Display
+from tabmoco.training.monitor import Monitor
+from tabmoco.training.schedules import warmup_then_cosine
+
+LOG_EVERY = 20
+"""Steps between figures read off the device; in between nothing waits for it."""
+
+LOOKS = 20
+"""How often the monitor looks, over the whole training."""
+
+WATCHED_FROM = 0.25
+"""Share of training from which on a plateau counts: while the queue fills, the loss rises for want of nothing."""
+
+TIMED_STEPS = 8
+"""Steps timed on a copy when the budget is wall-clock time."""
+
+
+@dataclass(frozen=True)
+class TrainingRows:
+    """The encoded training rows, on the device."""
+
+    cells: CellBatch
+    row: Int64[Tensor, " n"]
+    content: Int64[Tensor, " n"]
+
+
+@dataclass
+class Progress:
+    """What a run has to remember besides its tensors; JSON-safe."""
+
+    n_steps: int
+    step: int = 0
+    best_step: int = 0
+    best_loss: float = float("inf")
+    stopped_early: bool = False
+    metrics: list[dict[str, float]] = field(default_factory=list)
+
+    def to_facts(self) -> dict[str, Any]:
+        facts = dict(vars(self))
+        return facts | {"best_loss": None if self.best_loss == float("inf") else self.best_loss}
+
+    @classmethod
+    def from_facts(cls, facts: dict[str, Any]) -> Progress:
+        return cls(**facts | {"best_loss": float("inf") if facts["best_loss"] is None else facts["best_loss"]})
+
+
+def train(
+    pretext: Pretext,
+    data: TrainingRows,
+    corruption: Corruption,
+    monitor: Monitor,
+    config: PretrainConfig,
+    *,
+    n_steps: int,
+    display: Display,
+    checkpoint: Path | None = None,
+    identity: dict[str, Any] | None = None,
+    resume: bool = False,
+) -> Progress:
+    """Train `pretext` in place.
+
+    Parameters
+    ----------
+    checkpoint
+        File to write every `checkpoint_seconds`, on interruption and at the end; none keeps everything in memory.
+    identity
+        JSON-safe facts that tell this run from others, kept in the checkpoint.
+    resume
+        Continue from `checkpoint`.
+
+    Raises
+    ------
+    Interrupted
+        After SIGINT or SIGTERM; the checkpoint then holds the last whole step.
+    TrainingError
+        When the loss or a gradient is not finite; the checkpoint before it is kept.
+    """
+    settings, device = config.optimize, data.row.device
+    order = BatchOrder(len(data.row), settings.batch_size, seed=config.seed)
+    optimizer = build_optimizer(pretext, settings)
+    progress = Progress(n_steps)
+    if resume and checkpoint is not None:
+        facts = load_checkpoint(checkpoint, pretext, optimizer)
+        progress = Progress.from_facts(facts["progress"])
+
+    def save() -> None:
+        if checkpoint is not None:
+            save_checkpoint(checkpoint, pretext, optimizer, {**(identity or {}), "progress": progress.to_facts()})
+
+    n_outside = round(config.corruption.outside_rows * order.batch_size)
+    look_every = max(1, progress.n_steps // LOOKS)
+    first_bad = torch.full((), -1, dtype=torch.int64, device=device)  # read only every LOG_EVERY steps
+    figures: dict[str, float] = {}
+    last_saved = started = time.monotonic()
+    first_step = progress.step
+    pretext.train()
+    if progress.step == 0:
+        progress.metrics.append({"step": 0, **monitor.look(pretext)})
+
+    with stop_signals() as stop_requested, torch.random.fork_rng(devices=[]):
+        while progress.step < progress.n_steps and not progress.stopped_early:
+            # 1. The rows, the views and the dropout of a step depend on the seed and the step alone.
+            share = progress.step / progress.n_steps
+            seed = derive_seed(config.seed, progress.step)
+            generator = Generator(device).manual_seed(seed)
+            torch.manual_seed(seed)
+            chosen = order(progress.step).to(device)
+            clean = data.cells[chosen]
+            step = Step(
+                row=data.row[chosen],
+                content=data.content[chosen],
+                clean=clean,
+                query=corruption.query_view(clean, generator),
+                key=corruption.key_view(clean, generator),
+                outside=corruption.outside(clean[:n_outside], generator),
+                progress=share,
+            )
+
+            # 2. Loss, gradient, optimizer.
+            out = pretext(step)
+            optimizer.zero_grad(set_to_none=True)
+            out["loss"].backward()
+            norm = torch.nn.utils.clip_grad_norm_(pretext.parameters(), settings.clip_norm)
+            for group in optimizer.param_groups:
+                group["lr"] = settings.learning_rate * warmup_then_cosine(
+                    (progress.step + 1) / progress.n_steps, warmup=settings.warmup
+                )
+            optimizer.step()
+
+            out = {name: value.detach() for name, value in out.items()}
+
+            # 3. Moving average and queue, after the loss has used the old keys.
+            pretext.after_step(share)
+            bad = ~(torch.isfinite(out["loss"]) & torch.isfinite(norm))
+            first_bad = torch.where(bad & (first_bad < 0), progress.step, first_bad)
+            progress.step += 1
+
+            # 4. Log, look, save. Only here the device is waited for.
+            done = progress.step == progress.n_steps
+            interrupted = stop_requested()
+            if progress.step % LOG_EVERY == 0 or progress.step % look_every == 0 or done or interrupted:
+                refuse_non_finite(int(first_bad), pretext)
+                figures |= {name: float(value) for name, value in out.items()}
+                speed = (progress.step - first_step) * order.batch_size / max(time.monotonic() - started, 1e-9)
+                display.update(progress.step, speed, figures)
+            if progress.step % look_every == 0 or done:
+                seen = monitor.look(pretext)
+                figures |= seen
+                trained = {name: float(value) for name, value in out.items()}
+                progress.metrics.append({"step": progress.step, **trained, **seen})
+                if share >= WATCHED_FROM and seen["held_out_loss"] < progress.best_loss:
+                    progress.best_loss, progress.best_step = seen["held_out_loss"], progress.step
+                waited = (progress.step - progress.best_step) / progress.n_steps
+                watched = share >= WATCHED_FROM + settings.patience
+                progress.stopped_early = watched and settings.patience < 1 and waited >= settings.patience and not done
+            if interrupted:
+                save()
+                raise Interrupted(interrupted_text(progress, checkpoint))
+            if time.monotonic() - last_saved >= settings.checkpoint_seconds and int(first_bad) < 0:
+                save()
+                last_saved = time.monotonic()
+    save()
+    pretext.eval()
+    return progress
+
+
+def build_optimizer(pretext: Pretext, settings: OptimizeConfig) -> torch.optim.AdamW:
+    """AdamW (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019); matrices decay, the rest does not."""
+    decay, rest = [], []
+    embeddings = {id(p) for m in pretext.modules() if isinstance(m, torch.nn.Embedding) for p in m.parameters()}
+    for parameter in pretext.parameters():
+        if parameter.requires_grad:
+            (decay if parameter.ndim == 2 and id(parameter) not in embeddings else rest).append(parameter)
+    groups = [{"params": decay, "weight_decay": settings.weight_decay}, {"params": rest, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=settings.learning_rate)
+
+
+def steps_within(minutes: float, one_step: Callable[[int], object]) -> int:
+    """How many steps fit, after timing a few. `one_step` must work on a copy of what it trains."""
+    one_step(0)
+    started = time.monotonic()
+    for step in range(1, 1 + TIMED_STEPS):
+        one_step(step)
+    return max(1, int(minutes * 60 / ((time.monotonic() - started) / TIMED_STEPS)))
+
+
+def timed_copy(
+    pretext: Pretext, data: TrainingRows, corruption: Corruption, config: PretrainConfig
+) -> Callable[[int], object]:
+    """A training step on a copy of `pretext`, for timing."""
+    twin = copy.deepcopy(pretext).train()
+    optimizer = build_optimizer(twin, config.optimize)
+    order = BatchOrder(len(data.row), config.optimize.batch_size, seed=config.seed)
+
+    def one_step(number: int) -> None:
+        generator = Generator(data.row.device).manual_seed(number)
+        chosen = order(number).to(data.row.device)
+        clean = data.cells[chosen]
+        views = corruption.query_view(clean, generator), corruption.key_view(clean, generator)
+        outside = corruption.outside(clean[: round(config.corruption.outside_rows * len(clean))], generator)
+        loss = twin(Step(data.row[chosen], data.content[chosen], clean, *views, outside, 0.0))["loss"]
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        twin.after_step(0.0)
+        float(loss)
+
+    return one_step
+
+
+def refuse_non_finite(step: int, pretext: Pretext) -> None:
+    if step >= 0:
+        raise TrainingError(
+            f"the loss or its gradient must be finite, but was not at step {step}; training stopped and the last checkpoint "
+            "is kept. Lower optimize.learning_rate, or leave out columns of extreme scale."
+        )
+
+
+def interrupted_text(progress: Progress, checkpoint: Path | None) -> str:
+    done = f"training was interrupted after step {progress.step:,} of {progress.n_steps:,}"
+    if checkpoint is None:
+        return f"{done}; without an output directory nothing was kept."
+    return f"{done}; run the same command with --resume to go on from there."
+
+
+@contextmanager
+def stop_signals() -> Iterator[Callable[[], bool]]:
+    """Turns SIGINT and SIGTERM into a flag, so that a step is never cut in half; a second SIGINT interrupts at once."""
+    requested = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield requested.is_set
+        return
+
+    def request(number: int, frame: FrameType | None) -> None:
+        if requested.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        requested.set()
+
+    previous = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield requested.is_set
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

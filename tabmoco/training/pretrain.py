@@ -1,0 +1,268 @@
+"""From a table to a model: read, encode, split, train, index, calibrate, save."""
+
+from __future__ import annotations
+
+import copy
+import datetime
+import importlib.metadata
+import platform
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from tabmoco.config import PretrainConfig
+from tabmoco.corruption import Corruption
+from tabmoco.devices import resolve_device
+from tabmoco.errors import CheckpointError, TableError
+from tabmoco.model import RowModel, build_untrained
+from tabmoco.model_files import check_target
+from tabmoco.neighbors.reference import Reference
+from tabmoco.objectives import Pretext
+from tabmoco.objectives.moco import MoCo
+from tabmoco.tables.preprocess import Preprocessor
+from tabmoco.tables.source import TableSource, open_table
+from tabmoco.tables.store import EncodedTable
+from tabmoco.training.batches import BatchOrder, derive_seed
+from tabmoco.training.checkpoint import read_facts
+from tabmoco.training.display import training_display
+from tabmoco.training.loop import Progress, TrainingRows, steps_within, timed_copy, train
+from tabmoco.training.monitor import Monitor, verdict
+
+DEFAULT_STEPS = 1_500
+DEFAULT_MAX_EPOCHS = 300
+
+MIN_HELD_OUT_TABLE = 500
+"""A table of fewer rows keeps none out: every row is needed, and the reference rows calibrate themselves."""
+
+AUTO_INDEX_ROWS = 100_000
+"""Rows that `index.rows = "auto"` indexes at most."""
+
+FREE_SETTINGS = {"device": None, "optimize": {"checkpoint_seconds"}, "index": None}
+"""Settings that a resumed run may change: they do not touch training."""
+
+
+def pretrain(
+    table: Any,
+    config: PretrainConfig | None = None,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: bool = False,
+) -> RowModel:
+    """Learn a row encoder from a table without labels, and index the table's rows.
+
+    Parameters
+    ----------
+    table
+        Anything `open_table` reads: files, frames, Arrow tables, arrays.
+    config
+        All settings; the defaults are one choice for all tables.
+    out
+        Model directory to write. While training runs its checkpoint lies beside it in `<out>.training`.
+    resume
+        Go on from that checkpoint, if there is one; the result equals that of an undisturbed run bit for bit.
+    overwrite
+        Replace an existing model directory, once the new one is whole.
+    progress
+        Show a progress bar on standard error.
+
+    Returns
+    -------
+    The trained model, with its index and calibration.
+
+    Raises
+    ------
+    TabmocoError
+        If the table, a setting or a file does not allow it; `Interrupted` after Ctrl-C, with a checkpoint written.
+    """
+    config = config or PretrainConfig()
+    directory = None if out is None else Path(out)
+    if directory is not None:
+        check_target(directory, overwrite=overwrite)
+    device = resolve_device(config.device)
+    source = _open(table, config)
+
+    preprocessor, encoded, kept, held = _encode(source, config)
+    pretext = build_untrained(preprocessor, config).to(device)
+    pretext.encoder.half_precision = _uses_bfloat16(config, device)
+    cells = encoded.cells[torch.from_numpy(kept)]
+    data = TrainingRows(cells.to(device), torch.from_numpy(kept).to(device), cells.content_hash().to(device))
+    corruption = Corruption(data.cells, preprocessor.layout, config.corruption)
+    watched = encoded.cells[torch.from_numpy(held if len(held) else kept)].to(device)
+    monitor = Monitor.build(watched, corruption, held_out=len(held) > 0, seed=derive_seed(config.seed, 1, 1))
+
+    identity = _identity(source, config)
+    checkpoint = _checkpoint_path(directory)
+    n_steps = _n_steps(pretext, data, corruption, config)
+    resume = resume and checkpoint is not None and checkpoint.exists()
+    if resume:
+        n_steps = _check_identity(checkpoint, identity, n_steps)
+    elif checkpoint is not None and checkpoint.exists():
+        checkpoint.unlink()  # of an earlier run that nobody resumed
+    with training_display(n_steps, shown=progress) as display:
+        if resume:
+            display.say(f"Resuming at step {read_facts(checkpoint)['progress']['step']:,} of {n_steps:,}.")
+        run = train(
+            pretext, data, corruption, monitor, config,
+            n_steps=n_steps, display=display, checkpoint=checkpoint, identity=identity, resume=resume,
+        )  # fmt: skip
+        model = RowModel(config, preprocessor, pretext, device=device)
+        model.record = _record(source, config, kept, held, run, monitor)
+        display.say("Indexing the reference rows and calibrating.")
+        model.reference = _reference(model, encoded, kept, held)
+        model.record["n_indexed"] = len(model.reference)
+        if directory is not None:
+            model.save(directory, overwrite=overwrite)
+            shutil.rmtree(checkpoint.parent, ignore_errors=True)
+        display.say(model.record["verdict"])
+    return model
+
+
+def _open(table: Any, config: PretrainConfig) -> TableSource:
+    if isinstance(table, TableSource):
+        return table
+    data = config.data
+    return open_table(table, columns=data.columns, exclude=data.exclude, id_column=data.id_column)
+
+
+def _encode(source: TableSource, config: PretrainConfig) -> tuple[Preprocessor, EncodedTable, np.ndarray, np.ndarray]:
+    """Preprocessor, the whole table encoded, and the positions of the rows to train on and of those kept out."""
+    n_rows = source.count_rows()
+    if n_rows < 2:
+        raise TableError(f"training needs at least 2 rows, {source.name} has {n_rows}.")
+    index = config.index
+    n_held = min(index.calibration_rows, int(index.calibration_share * n_rows)) if n_rows >= MIN_HELD_OUT_TABLE else 0
+    shuffled = np.random.default_rng(derive_seed(config.seed, 2)).permutation(n_rows)
+    held, kept = np.sort(shuffled[:n_held]), np.sort(shuffled[n_held:])
+    preprocessor = Preprocessor.fit(source, config.data, rows=kept)
+    return preprocessor, preprocessor.encode(source), kept, held
+
+
+def _n_steps(pretext: Pretext, data: TrainingRows, corruption: Corruption, config: PretrainConfig) -> int:
+    budget, order = config.optimize, BatchOrder(len(data.row), config.optimize.batch_size, seed=config.seed)
+    if budget.steps is not None:
+        return budget.steps
+    if budget.epochs is not None:
+        return order.steps_of(budget.epochs)
+    if budget.minutes is not None:
+        return steps_within(budget.minutes, timed_copy(pretext, data, corruption, config))
+    return min(DEFAULT_STEPS, order.steps_of(DEFAULT_MAX_EPOCHS))
+
+
+def _reference(model: RowModel, encoded: EncodedTable, kept: np.ndarray, held: np.ndarray) -> Reference:
+    """Refresh the queue's rows, uncorrupted, with the final encoder; add more rows if asked; index and calibrate."""
+    config = model.config
+    rows = np.sort(_reference_rows(model, kept))
+    points = model.points(encoded.cells[torch.from_numpy(rows)])
+    held_out = model.points(encoded.cells[torch.from_numpy(held)]) if len(held) else None
+    ids = None if encoded.ids is None else encoded.ids.take(pa.array(rows))
+    return Reference.build(
+        points, rows, held_out, n_neighbors=config.index.n_neighbors, ids=ids, seed=derive_seed(config.seed, 3)
+    )
+
+
+def _reference_rows(model: RowModel, kept: np.ndarray) -> np.ndarray:
+    """Which training rows to index: the queue's, and as many more as `index.rows` asks for."""
+    wanted = model.config.index.rows
+    queued = [o.queue.rows().cpu().numpy() for o in model.pretext.objectives.values() if isinstance(o, MoCo)]
+    rows = queued[0] if queued else np.empty(0, dtype=np.int64)
+    if wanted == "queue" and queued:
+        return rows
+    n_wanted = len(kept) if wanted in ("all", "queue") else AUTO_INDEX_ROWS if wanted == "auto" else int(wanted)
+    if n_wanted >= len(kept):
+        return kept
+    others = np.setdiff1d(kept, rows, assume_unique=True)
+    generator = np.random.default_rng(derive_seed(model.config.seed, 4))
+    more = generator.choice(others, max(0, n_wanted - len(rows)), replace=False)
+    return np.concatenate([rows, more])[:n_wanted]
+
+
+def _checkpoint_path(directory: Path | None) -> Path | None:
+    return None if directory is None else directory.with_name(f"{directory.name}.training") / "checkpoint.safetensors"
+
+
+def _identity(source: TableSource, config: PretrainConfig) -> dict[str, Any]:
+    settings = config.to_dict()
+    for group, names in FREE_SETTINGS.items():
+        if names is None:
+            settings.pop(group, None)
+        else:
+            settings[group] = {name: value for name, value in settings[group].items() if name not in names}
+    settings["index"] = {
+        "calibration_share": config.index.calibration_share,
+        "calibration_rows": config.index.calibration_rows,
+    }
+    return {"table": source.fingerprint(), "settings": settings, "version": _version("tabmoco")}
+
+
+def _check_identity(checkpoint: Path, identity: dict[str, Any], n_steps: int) -> int:
+    """Refuse to resume another run; returns the number of steps the run was planned with."""
+    facts = read_facts(checkpoint)
+    start_again = f"use the same, or delete {checkpoint.parent} to start again"
+    if facts.get("table") != identity["table"]:
+        raise CheckpointError(
+            f"the checkpoint {checkpoint} was made from another table or other columns; {start_again}."
+        )
+    if facts.get("version") != identity["version"]:
+        raise CheckpointError(
+            f"the checkpoint {checkpoint} was made by tabmoco {facts.get('version')}, this is {identity['version']}; {start_again}."
+        )
+    old, new = _flatten(facts.get("settings", {})), _flatten(identity["settings"])
+    changed = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
+    if changed:
+        found = ", ".join(f"{name} was {old.get(name)}, is {new.get(name)}" for name in changed)
+        raise CheckpointError(f"a run can only be resumed with its own settings: {found}; {start_again}.")
+    planned = int(facts["progress"]["n_steps"])
+    return planned if identity["settings"]["optimize"].get("minutes") is not None else n_steps
+
+
+def _flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        flat |= _flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return flat
+
+
+def _uses_bfloat16(config: PretrainConfig, device: torch.device) -> bool:
+    if config.optimize.precision == "auto":
+        return device.type == "cuda" and torch.cuda.is_bf16_supported()
+    return config.optimize.precision == "bfloat16"
+
+
+def _record(
+    source: TableSource, config: PretrainConfig, kept: np.ndarray, held: np.ndarray, run: Progress, monitor: Monitor
+) -> dict[str, Any]:
+    before, after = run.metrics[0], run.metrics[-1]
+    worked, sentence = verdict(before, after, n_rows=len(monitor.step.clean))
+    return {
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "table": source.name,
+        "fingerprint": source.fingerprint(),
+        "n_rows": len(kept) + len(held),
+        "n_trained": len(kept),
+        "n_held_out": len(held),
+        "n_steps": run.n_steps,
+        "steps_done": run.step,
+        "stopped_early": run.stopped_early,
+        "worked": worked,
+        "verdict": sentence,
+        "figures": after,
+        "untrained": before,
+        "metrics": copy.deepcopy(run.metrics),
+        "versions": {
+            "python": platform.python_version(),
+            **{name: _version(name) for name in ("tabmoco", "torch", "numpy", "pyarrow", "faiss-cpu")},
+        },
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
