@@ -62,7 +62,7 @@ def model_card(model: RowModel) -> str:
     if reference is not None:
         lines += [
             f"{len(reference):,} reference rows as points in the spaces {', '.join(reference.indexes)} (index.safetensors): "
-            "the first two hold the encoded cells themselves, from which numbers and categories can be read back"
+            "`standard` and `quantile` hold the encoded cells themselves, from which numbers and categories can be read back"
             + (", and their ids (ids.arrow)." if reference.ids is not None else "."),
         ]
     lines += [

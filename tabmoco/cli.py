@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import io
+import shlex
 import signal
 import sys
 import time
@@ -153,7 +154,8 @@ def pretrain(
     if json:
         console.print_json(model.info())
     elif not quiet:
-        console.print_line(f"The model is in {out}. Next: tabmoco info {out}, tabmoco score {out} DATA.")
+        folder = shlex.quote(str(out))
+        console.print_line(f"The model is in {out}. Next: tabmoco info {folder}, or tabmoco score {folder} DATA.")
 
 
 @command("tabmoco info model")
@@ -185,10 +187,10 @@ def embed(
         loaded.iter_embeddings(source),
         loaded.embedding_schema(source),
         label="Embedding",
-        n_rows=source.n_rows,
+        total=source.n_rows,
         out=out,
         overwrite=overwrite,
-        quiet=quiet or json,
+        quiet=quiet,
     )
     if json:
         console.print_json({**sent, "d_embedding": loaded.d_embedding})
@@ -226,17 +228,17 @@ def score(
         fields,
         see=strangest.see,
         label="Scoring",
-        n_rows=source.n_rows,
+        total=source.n_rows,
         out=out,
         overwrite=overwrite,
-        quiet=quiet or json,
+        quiet=quiet,
     )
     if json:
         console.print_json({**sent, "n_anomalies": strangest.n_anomalies, "top": strangest.rows.to_pylist()})
     elif not quiet:
         if top and console.wants_rows(out):
             console.print_scores(strangest.rows)
-        console.print_sent(sent, f"; {strangest.n_anomalies:,} of them are anomalies")
+        console.print_sent(sent, more=f"; anomalies: {strangest.n_anomalies:,}")
 
 
 @command("tabmoco search model flights.parquet --rows 0,17 --k 5")
@@ -270,17 +272,18 @@ def search(
         fields,
         see=first.see,
         label="Searching",
-        n_rows=None if n_queries is None else n_queries * k,
+        total=None if n_queries is None else n_queries * k,
+        unit="neighbours",
         out=out,
         overwrite=overwrite,
-        quiet=quiet or json,
+        quiet=quiet,
     )
     if json:
         console.print_json({**sent, "first": first.rows.to_pylist()})
     elif not quiet:
         if console.wants_rows(out):
             console.print_neighbours(first.rows)
-        console.print_sent(sent)
+        console.print_sent(sent, unit="neighbours")
 
 
 @command("tabmoco config > run.toml")
@@ -332,7 +335,8 @@ def _send(
     schema: pa.Schema,
     *,
     label: str,
-    n_rows: int | None,
+    total: int | None,
+    unit: str = "rows",
     out: Path | None,
     overwrite: bool,
     quiet: bool,
@@ -342,7 +346,7 @@ def _send(
     from tabmoco.tables.sink import write_table
 
     start = time.perf_counter()
-    with console.progress(label, n_rows, quiet=quiet) as advance:
+    with console.progress(label, total, unit=unit, quiet=quiet) as advance:
 
         def passing() -> Iterator[pa.RecordBatch]:
             for batch in batches:

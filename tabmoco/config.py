@@ -132,7 +132,7 @@ class ObjectiveConfig:
     queue_size: int = 4_096
     """Past keys `K` kept as negatives. 1 or more; any batch size fits (He et al. 2020, section 3.2)."""
 
-    temperature: float = 0.1
+    temperature: float = 0.05
     """Temperature τ of InfoNCE. Above 0."""
 
     ema_momentum: float = 0.99
@@ -187,7 +187,8 @@ class OptimizeConfig:
     """Largest norm of the gradient."""
 
     patience: float = 0.25
-    """Training stops early when the held-out loss has not improved for this share of it. 0 to 1; 1 never stops early."""
+    """Training stops early when neither held-out loss nor retrieval accuracy has improved for this share of it. 0 to 1;
+    1 never stops early."""
 
     checkpoint_seconds: float = 60.0
     """Time between checkpoints."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import unicodedata
 import warnings
@@ -91,19 +92,19 @@ def _fail(message: str, code: int) -> None:
 
 
 @contextmanager
-def progress(label: str, n_rows: int | None, *, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """A progress bar on stderr, if that is a terminal; call what it gives with the number of rows just done."""
+def progress(label: str, total: int | None, *, unit: str, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """A progress bar on stderr, if that is a terminal; call what it gives with the number of units just done."""
     from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 
     class Speed(ProgressColumn):
         def render(self, task: Task) -> Text:
             done = f"{task.completed:,.0f}" + (f" of {task.total:,.0f}" if task.total is not None else "")
-            return Text(f"{done} rows" + (f", {task.speed:,.0f} rows/s" if task.speed else ""))
+            return Text(f"{done} {unit}" + (f", {task.speed:,.0f} {unit}/s" if task.speed else ""))
 
     console = Console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(), Speed(), TimeRemainingColumn()
     with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
-        task = bar.add_task(label, total=n_rows)
+        task = bar.add_task(label, total=total)
         yield lambda n_done: bar.advance(task, n_done)
 
 
@@ -134,9 +135,7 @@ def print_scores(top: pa.Table) -> None:
     """The strangest rows, strangest first, with the cells behind each score if the table has them."""
     explained = "cells" in top.column_names
     name = top.column_names[0]
-    table = _table(
-        f">{name}", ">score", ">p-value", "anomaly", f">{top.column_names[4]}", *(["cells"] if explained else [])
-    )
+    table = _table(f">{name}", ">score", ">p-value", "anomaly", ">nearest", *(["cells"] if explained else []))
     for row in top.to_pylist():
         cells = "\n".join(_cell(**cell) for cell in row["cells"] or []) if explained else None
         p_value = f"{row['p_value']:.4f}" if row["p_value"] >= 1e-4 else f"{row['p_value']:.1e}"
@@ -154,7 +153,7 @@ def _cell(column: str, found: str, expected: str | None, share: float) -> str:
 def print_neighbours(first: pa.Table) -> None:
     """Some rows, each with the rows most similar to it."""
     name = first.column_names[0]
-    table = _table(f">{name}", ">rank", f">{first.column_names[2]}", ">similarity")
+    table = _table(f">{name}", ">rank", ">similar row", ">similarity")
     for row in first.to_pylist():
         if row["rank"] == 1 and table.row_count:
             table.add_section()
@@ -170,9 +169,9 @@ def wants_rows(out: Path | None) -> bool:
     return out is None or sys.stdout.isatty()
 
 
-def print_sent(sent: dict[str, Any], more: str = "") -> None:
-    """One line about the rows that were made, and where they are."""
-    what = f"{sent['n_rows']:,} rows in {sent['seconds']:,.1f} s{more}"
+def print_sent(sent: dict[str, Any], *, unit: str = "rows", more: str = "") -> None:
+    """One line about what was made, and where it is."""
+    what = f"{sent['n_rows']:,} {unit} in {sent['seconds']:,.1f} s{more}"
     print_line(f"{what}." if sent["out"] is None else f"Wrote {sent['out']}: {what}.")
 
 
@@ -196,7 +195,7 @@ def _add(table: Table, *values: object) -> None:
 
 def _print(title: str, table: Table) -> None:
     console = Console(highlight=False)
-    if not console.is_terminal:
+    if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = PIPE_WIDTH
     console.print(Text(title, style="bold"), table, sep="\n")
 

@@ -64,10 +64,11 @@ class Corruption:
 
     def outside(self, cells: CellBatch, generator: Generator) -> CellBatch:
         """Rows that lie outside the data: every second one has swapped cells, the others noise of log-normal scale on
-        their numbers; how many cells is drawn per row."""
+        their numbers; how many cells is drawn per row. In a table without numbers all have swapped cells."""
         n_rows = len(cells)
         hit = self.draw(cells, self.config.outside_rate, generator)
-        by_swap = (torch.arange(n_rows, device=hit.device) % 2 == 0).unsqueeze(1)
+        every = 2 if self.layout.n_numbers else 1
+        by_swap = (torch.arange(n_rows, device=hit.device) % every == 0).unsqueeze(1)
         swapped = self.swap(cells, hit & by_swap, generator).cells
         scale = torch.exp(torch.randn(n_rows, generator=generator, device=hit.device))
         noisy = self.add_noise(cells, scale, generator)

@@ -93,6 +93,38 @@ class RowModel:
     def d_embedding(self) -> int:
         return self.encoder.d_embedding
 
+    def card(self) -> str:
+        """The model card, in Markdown."""
+        from tabmoco.card import model_card
+
+        return model_card(self)
+
+    def info(self) -> dict[str, Any]:
+        """What is inside, as JSON-safe values: table, columns, objective, figures, sizes and the verdict on training."""
+        record, reference = self.record, self.reference
+        return {
+            **{name: value for name, value in record.items() if name not in ("metrics", "fingerprint")},
+            "columns": [
+                {"name": c.name, "kind": c.kind, "reason": c.reason, "n_missing": c.n_missing, "n_distinct": c.n_distinct}
+                for c in self.schema.columns
+            ],
+            "objective": dict(self.config.objective.weights),
+            "encoder": {
+                "backbone": self.config.encoder.backbone,
+                "d_embedding": self.d_embedding,
+                "n_parameters": sum(parameter.numel() for parameter in self.encoder.parameters()),
+            },
+            "index": None
+            if reference is None
+            else {
+                "n_rows": len(reference),
+                "spaces": {name: index.vectors.shape[1] for name, index in reference.indexes.items()},
+                "n_calibration_rows": len(reference.calibration.scores),
+                "held_out": reference.calibration.held_out,
+            },
+            "settings": self.config.to_dict(),
+        }
+
     def save(self, directory: str | Path, *, overwrite: bool = False) -> None:
         """Write the model directory, aside first and renamed when whole. See `tabmoco.model_files`."""
         from tabmoco.model_files import save_model
@@ -373,9 +405,13 @@ class RowModel:
     # ---------------------------------------------------------------- reading
 
     def _open(self, table: Any) -> TableSource:
-        source = table if isinstance(table, TableSource) else open_table(table, id_column=None)
+        source = table if isinstance(table, TableSource) else open_table(table)
         self.preprocessor.align(source.arrow_schema, name=source.name)
         return source
+
+    def is_training_table(self, source: TableSource) -> bool:
+        """Whether a table holds the very rows and columns the model was trained on."""
+        return bool(source.fingerprint() == self.record.get("fingerprint"))
 
     def _batches(
         self, source: TableSource, batch_rows: int, *, rows: Sequence[int] | None = None
@@ -389,6 +425,12 @@ class RowModel:
             raise TableError("this model has no reference rows to compare with; pretrain again with --index auto.")
         return self.reference
 
+
+OUTPUT_COLUMNS = {
+    "embedding", "anomaly_score", "p_value", "is_anomaly", "nearest_row_id", "cells", "rank",
+    "neighbour_row_id", "similarity",
+}  # fmt: skip
+"""Names of the columns that results have besides the id."""
 
 STRANGE_CELLS = pa.list_(
     pa.struct(
@@ -409,6 +451,10 @@ def _names(batch: TableBatch) -> pa.Array:
 def _id_field(source: TableSource) -> pa.Field:
     if source.id_column is None:
         return pa.field("row_id", pa.int64())
+    if source.id_column in OUTPUT_COLUMNS:
+        raise TableError(
+            f"the id column must not be named like an output column, got {source.id_column!r}; rename it."
+        )
     return pa.field(source.id_column, source.id_type)
 
 

@@ -11,9 +11,9 @@ import torch
 from hypothesis import settings
 
 from tabmoco.config import CorruptionConfig, EncoderConfig, ObjectiveConfig, OptimizeConfig, PretrainConfig
+from tabmoco.corruption import Corruption
 from tabmoco.nn.encoder import RowEncoder
 from tabmoco.objectives import Step
-from tabmoco.corruption import Corruption
 from tabmoco.tables.cells import CellBatch, Layout
 from tabmoco.tables.scalings import fit_knots
 

@@ -27,7 +27,7 @@ def corruption(layout: Layout, donors: CellBatch, **settings: object) -> Corrupt
 
 
 def signed_donors(layout: Layout) -> CellBatch:
-    """Donors whose every slot says which row it is of, negative numbers so that no ordinary cell is mistaken for one."""
+    """Donors whose every slot says which row it is of, with numbers that no ordinary cell holds."""
     row = torch.arange(N_DONORS)
     missing = torch.rand(N_DONORS, layout.n_columns, generator=generator(5)) < 0.3
     return CellBatch(
@@ -46,7 +46,7 @@ def equal(a: CellBatch, b: CellBatch) -> bool:
 
 
 def test_a_swapped_cell_is_one_donors_cell_of_the_same_column_with_its_missing_flag(any_layout, draw_cells):
-    donors, cells = signed_donors(any_layout), draw_cells(any_layout, 300)
+    donors, cells = signed_donors(any_layout), draw_cells(any_layout, 600)
     view = corruption(any_layout, donors, query_swap=(0.5, 0.5)).query_view(cells, generator())
     donors_seen = set()
     for i in range(len(cells)):
@@ -177,7 +177,9 @@ def test_outside_rows_are_swapped_and_noisy_in_turn(layout, draw_cells):
     outside = corruption(layout, donors, outside_rate=(0.9, 0.9)).outside(cells, generator())
     swapped, noisy = slice(0, None, 2), slice(1, None, 2)
     for slot in range(layout.n_numbers):
-        assert torch.isin(outside.number[swapped, slot], torch.cat([donors.number[:, slot], cells.number[:, slot]])).all()
+        assert torch.isin(
+            outside.number[swapped, slot], torch.cat([donors.number[:, slot], cells.number[:, slot]])
+        ).all()
         assert 0.75 < (outside.number[swapped, slot] != cells.number[swapped, slot]).float().mean() <= 1
         assert not torch.isin(outside.number[noisy, slot], donors.number[:, slot]).any()
         assert 0.75 < (outside.number[noisy, slot] != cells.number[noisy, slot]).float().mean() < 1

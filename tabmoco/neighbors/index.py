@@ -14,11 +14,13 @@ from jaxtyping import Float, Int64
 
 from tabmoco.errors import IndexMismatchError, ModelFileError
 
-FLAT_UP_TO = 20_000
-"""Largest number of rows searched exhaustively; above, only the nearest of about 4·√n lists of rows are."""
+FLAT_UP_TO = 10_000
+"""Largest number of rows searched exhaustively; above, only the nearest of about 2·√n lists of rows are."""
 
-SHARE_OF_LISTS = 1 / 16
-"""Share of the lists that a query visits."""
+RECALL = 0.99
+"""Share of the ten nearest rows that a search in lists must find, on a sample, when the index is built."""
+
+RECALL_SAMPLE = 200
 
 NO_NEIGHBOUR = -1
 """Row id where there are fewer neighbours than were asked for."""
@@ -33,8 +35,9 @@ class RowIndex:
         One float32 vector per row.
     rows
         The row each vector stands for; no row twice.
-    centroids, list_of_vector
-        How a large index is divided into lists; none for a flat one. `RowIndex.build` makes them.
+    centroids, list_of_vector, n_probes
+        How a large index is divided into lists, and how many of them a search visits; none for an index searched
+        exhaustively. `RowIndex.build` makes them.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class RowIndex:
         rows: Int64[np.ndarray, " n"],
         centroids: Float[np.ndarray, "L d"] | None = None,
         list_of_vector: Int64[np.ndarray, " n"] | None = None,
+        n_probes: int = 1,
     ):
         if len(vectors) != len(rows):
             raise ModelFileError(f"an index needs one row id per vector, got {len(vectors)} vectors, {len(rows)} ids.")
@@ -50,21 +54,42 @@ class RowIndex:
         self.rows = np.ascontiguousarray(rows, dtype=np.int64)
         self.centroids = centroids
         self.list_of_vector = list_of_vector
+        self.n_probes = n_probes
+        self._by_row = np.argsort(self.rows, kind="stable")
         self._index = self._assemble()
 
     @classmethod
     def build(cls, vectors: Float[np.ndarray, "n d"], rows: Int64[np.ndarray, " n"], *, seed: int = 0) -> RowIndex:
-        """Index the vectors: exhaustively searched up to `FLAT_UP_TO` rows, in lists around k-means centroids above."""
+        """Index the vectors: exhaustively searched up to `FLAT_UP_TO` rows, in lists around k-means centroids above.
+
+        The number of lists visited is the smallest that finds `RECALL` of the ten nearest rows on a sample.
+        """
+        vectors = np.ascontiguousarray(vectors, dtype=np.float32)
         if len(vectors) <= FLAT_UP_TO:
             return cls(vectors, rows)
-        n_lists = int(4 * math.sqrt(len(vectors)))
-        sample = np.random.default_rng(seed).choice(len(vectors), min(len(vectors), 40 * n_lists), replace=False)
+        generator = np.random.default_rng(seed)
+        n_lists = int(2 * math.sqrt(len(vectors)))
+        sample = generator.choice(len(vectors), min(len(vectors), 32 * n_lists), replace=False)
         kmeans = faiss.Kmeans(
-            vectors.shape[1], n_lists, niter=8, seed=seed & 0x7FFFFFFF, min_points_per_centroid=1, verbose=False
+            vectors.shape[1], n_lists, niter=5, seed=seed & 0x7FFFFFFF, min_points_per_centroid=1, verbose=False
         )
-        kmeans.train(np.ascontiguousarray(vectors[np.sort(sample)], dtype=np.float32))
-        _, nearest = kmeans.index.search(np.ascontiguousarray(vectors, dtype=np.float32), 1)
-        return cls(vectors, rows, kmeans.centroids, nearest[:, 0].astype(np.int64))
+        kmeans.train(vectors[np.sort(sample)])
+        _, nearest = kmeans.index.search(vectors, 1)
+        index = cls(vectors, rows, kmeans.centroids, nearest[:, 0].astype(np.int64))
+        index._choose_probes(vectors[generator.choice(len(vectors), RECALL_SAMPLE, replace=False)])
+        return index
+
+    def _choose_probes(self, queries: Float[np.ndarray, "N d"]) -> None:
+        exact = faiss.knn(queries, self.vectors, 11)[1]
+        n_lists = 0 if self.centroids is None else len(self.centroids)
+        while self.n_probes < n_lists:
+            self._index.nprobe = self.n_probes
+            found = self._index.search(queries, 11)[1]
+            hits = np.mean([len(np.intersect1d(a, b)) for a, b in zip(exact, found, strict=True)]) / exact.shape[1]
+            if hits >= RECALL:
+                break
+            self.n_probes = min(n_lists, self.n_probes + max(1, self.n_probes // 2))
+        self._index.nprobe = self.n_probes
 
     def _assemble(self) -> faiss.Index:
         width = self.vectors.shape[1]
@@ -88,8 +113,16 @@ class RowIndex:
                     number, len(members), faiss.swig_ptr(members), faiss.swig_ptr(codes.view(np.uint8))
                 )
         index.ntotal = len(self.vectors)
-        index.nprobe = max(8, round(n_lists * SHARE_OF_LISTS))
+        index.nprobe = self.n_probes
         return index
+
+    def __getstate__(self) -> dict[str, object]:
+        """For copies and worker processes: the arrays, without the FAISS objects made from them."""
+        return {name: value for name, value in vars(self).items() if name not in ("_index", "_quantizer")}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        vars(self).update(state)
+        self._index = self._assemble()
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -116,10 +149,9 @@ class RowIndex:
                 "embed the rows with the model that built the index."
             )
         wanted = min(k + (exclude is not None), max(1, len(self)))
-        square, place = self._index.search(np.ascontiguousarray(queries, dtype=np.float32), wanted)
-        distance = np.sqrt(np.maximum(square, 0.0, dtype=np.float32))
+        queries = np.ascontiguousarray(queries, dtype=np.float32)
+        distance, place = self._measure(queries, self._index.search(queries, wanted)[1])
         row = np.where(place >= 0, self.rows[np.maximum(place, 0)], NO_NEIGHBOUR) if len(self) else place
-        distance = np.where(place >= 0, distance, np.float32(np.inf))
         if exclude is not None:
             own = row == np.asarray(exclude)[:, None]
             order = np.argsort(own, axis=1, kind="stable")  # moves the excluded row behind the others
@@ -132,17 +164,38 @@ class RowIndex:
             row = np.pad(row, ((0, 0), (0, short)), constant_values=NO_NEIGHBOUR)
         return distance, row
 
+    def _measure(
+        self, queries: Float[np.ndarray, "N d"], place: Int64[np.ndarray, "N k"]
+    ) -> tuple[Float[np.ndarray, "N k"], Int64[np.ndarray, "N k"]]:
+        """Distances to the vectors FAISS found, infinite for none, and their places, nearest first.
+
+        FAISS expands the square of a difference, which loses small distances between long vectors, and not the same
+        digits for a query alone as among many.
+        """
+        distance = np.full(place.shape, np.inf, dtype=np.float32)
+        for rank, column in enumerate(place.T):
+            found = column >= 0
+            distance[found, rank] = np.linalg.norm(queries[found] - self.vectors[column[found]], axis=1)
+        order = np.lexsort((place, distance))
+        return np.take_along_axis(distance, order, axis=1), np.take_along_axis(place, order, axis=1)
+
     def vectors_of(self, rows: Int64[np.ndarray, ...]) -> Float[np.ndarray, "... d"]:
         """The stored vectors of indexed rows; `NO_NEIGHBOUR` gives the first vector."""
-        order = np.argsort(self.rows, kind="stable")
-        place = order[np.clip(np.searchsorted(self.rows, rows, sorter=order), 0, len(self) - 1)]
-        return self.vectors[place]
+        return self.vectors[self.places_of(rows)]
+
+    def places_of(self, rows: Int64[np.ndarray, ...]) -> Int64[np.ndarray, ...]:
+        """Where indexed rows stand in `rows` and `vectors`."""
+        return self._by_row[np.clip(np.searchsorted(self.rows, rows, sorter=self._by_row), 0, len(self) - 1)]
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Everything needed to build this index again."""
         arrays = {"vectors": self.vectors, "rows": self.rows}
         if self.centroids is not None and self.list_of_vector is not None:
-            arrays |= {"centroids": np.asarray(self.centroids), "list_of_vector": self.list_of_vector}
+            arrays |= {
+                "centroids": np.asarray(self.centroids),
+                "list_of_vector": self.list_of_vector,
+                "n_probes": np.array([self.n_probes]),
+            }
         return arrays
 
     @classmethod
@@ -159,4 +212,5 @@ class RowIndex:
             raise ModelFileError(
                 "the index's lists must cover its vectors; the file is damaged: train the model again."
             )
-        return cls(arrays["vectors"], arrays["rows"], centroids, lists)
+        n_probes = 1 if lists is None else int(arrays["n_probes"][0])
+        return cls(arrays["vectors"], arrays["rows"], centroids, lists, n_probes)

@@ -128,6 +128,4 @@ class Reference:
         missing = rows == NO_NEIGHBOUR
         if self.ids is None:
             return pa.array(rows, mask=missing)
-        order = np.argsort(self.rows, kind="stable")
-        place = order[np.clip(np.searchsorted(self.rows, rows, sorter=order), 0, len(order) - 1)]
-        return self.ids.take(pa.array(place, mask=missing))
+        return self.ids.take(pa.array(self.indexes[SEARCH_SPACE].places_of(rows), mask=missing))

@@ -18,7 +18,7 @@ LINEAR_UP_TO = 3.0
 N_FREQUENCIES = 16
 """Sine and cosine pairs per number slot."""
 
-FREQUENCY_SCALES = (0.15, 0.5, 1.5)
+FREQUENCY_SCALES = (0.25, 1.0, 3.0)
 """Standard deviations from which the frequencies start, in periods per standard deviation: from wide to narrow, so that
 both "about the same" and "the very same" number are near in some of them."""
 

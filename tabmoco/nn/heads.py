@@ -43,8 +43,9 @@ class CellDecoder(nn.Module):
         self.cardinalities = list(layout.cardinalities)
         self.n_numbers = layout.n_numbers
         self.trunk = nn.Sequential(nn.Linear(d_embedding, d_block), nn.ReLU())
-        self.number = nn.Linear(d_block, 2 * layout.n_numbers)
-        self.code = nn.Linear(d_block, sum(layout.cardinalities))
+        n_codes = sum(layout.cardinalities)
+        self.number = nn.Linear(d_block, 2 * layout.n_numbers) if layout.n_numbers else _Nothing()
+        self.code = nn.Linear(d_block, n_codes) if n_codes else _Nothing()
 
     def forward(self, embedding: Float[Tensor, "N D"]) -> tuple[Float[Tensor, "N Sn 2"], list[Tensor]]:
         """Expected numbers (tempered standardised value and normal score) and one `[N, cardinality]` of logits per
@@ -53,3 +54,10 @@ class CellDecoder(nn.Module):
         number = self.number(hidden).float().unflatten(-1, (self.n_numbers, 2))
         logits = self.code(hidden).float()
         return number, list(torch.split(logits, self.cardinalities, dim=-1)) if self.cardinalities else []
+
+
+class _Nothing(nn.Module):
+    """A linear layer without outputs, about which PyTorch would warn."""
+
+    def forward(self, hidden: Float[Tensor, "N H"]) -> Float[Tensor, "N 0"]:
+        return hidden[:, :0]

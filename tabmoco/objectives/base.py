@@ -32,7 +32,7 @@ class Step:
     """The view that the target embeds."""
 
     outside: CellBatch
-    """Out-of-distribution rows, possibly none."""
+    """Out-of-distribution rows made from the first rows of `clean`, in their order; possibly none."""
 
     progress: float
     """Share of training done, 0 to 1."""

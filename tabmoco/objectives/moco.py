@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 
 import torch
+from jaxtyping import Int64
 from torch import Tensor, nn
 
 from tabmoco.config import ObjectiveConfig
@@ -23,6 +24,9 @@ from tabmoco.nn.heads import ProjectionHead
 from tabmoco.nn.key_queue import KeyQueue
 from tabmoco.nn.losses import info_nce
 from tabmoco.objectives.base import Objective, Step
+
+MOVED = -1
+"""Content of a row that truly lies outside; no row of a table has it, as content hashes are never negative."""
 
 
 def momentum_at(progress: float, start: float, end: float | None) -> float:
@@ -46,10 +50,11 @@ class MoCo(Objective):
         key = self.target(step.key.cells)
         n_outside = len(step.outside)
         outside_key = self.target(step.outside)
+        outside_content = _outside_content(step)
 
         negative = torch.cat([self.queue.key, outside_key])
-        fresh = torch.ones(len(query), n_outside, dtype=torch.bool, device=query.device)
-        allowed = torch.cat([self._may_repel(step.row, step.content), fresh], dim=1)
+        other = step.content.unsqueeze(1) != outside_content
+        allowed = torch.cat([self._may_repel(step.row, step.content), other], dim=1)
         loss = info_nce(query, key, negative, allowed=allowed, temperature=self.config.temperature)
         figures = {
             "loss": loss.mean(),
@@ -60,13 +65,12 @@ class MoCo(Objective):
         if n_outside:
             outside_query = self.head(encoder(step.outside))
             negative = torch.cat([self.queue.key, key])
-            filled = self.queue.filled.expand(n_outside, -1)
-            inside = torch.ones(n_outside, len(key), dtype=torch.bool, device=query.device)
+            queued = self.queue.filled & (self.queue.content != outside_content.unsqueeze(1))
             outside_loss = info_nce(
                 outside_query,
                 outside_key,
                 negative,
-                allowed=torch.cat([filled, inside], dim=1),
+                allowed=torch.cat([queued, other.T], dim=1),
                 temperature=self.config.temperature,
             )
             figures["outside_loss"] = outside_loss.mean()
@@ -88,6 +92,18 @@ class MoCo(Objective):
         other_row = self.queue.row != row.unsqueeze(1)
         other_content = self.queue.content != content.unsqueeze(1)
         return self.queue.filled & other_row & other_content
+
+
+def _outside_content(step: Step) -> Int64[Tensor, " n_outside"]:
+    """Content of each outside row: `MOVED`, or that of its origin where the damage happened to change nothing."""
+    outside, n_outside = step.outside, len(step.outside)
+    origin = step.clean[:n_outside]
+    unchanged = (
+        (outside.number == origin.number).all(1)
+        & (outside.code == origin.code).all(1)
+        & (outside.missing == origin.missing).all(1)
+    )
+    return torch.where(unchanged, step.content[:n_outside], MOVED)
 
 
 def _masked_mean(values: Tensor, mask: Tensor) -> Tensor:

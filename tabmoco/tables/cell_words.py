@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from tabmoco.tables.display import describe
 from tabmoco.tables.preprocess import Preprocessor
 from tabmoco.tables.source import TableBatch
 
@@ -17,11 +19,14 @@ def found_words(
     preprocessor: Preprocessor, batch: TableBatch, row: Int64[np.ndarray, " M"], column: Int64[np.ndarray, " M"]
 ) -> list[str]:
     """The cells `(row[i], column[i])` of a batch, columns counted as in the layout."""
-    words = []
-    for at_row, at_column in zip(row.tolist(), column.tolist(), strict=True):
-        name = preprocessor.layout.columns[at_column]
-        words.append(preprocessor.describe(name, batch.table.column(name)[at_row]))
-    return words
+    words = np.empty(len(row), dtype=object)
+    for number in np.unique(column):
+        name = preprocessor.layout.columns[number]
+        type_name = preprocessor.schema[name].arrow_type
+        wanted = np.flatnonzero(column == number)
+        cells = batch.table.column(name).take(pa.array(row[wanted]))
+        words[wanted] = [describe(cell, type_name) for cell in cells]
+    return words.tolist()
 
 
 def expected_words(
@@ -41,22 +46,27 @@ def expected_words(
 
     Returns
     -------
-    A number in its own unit, the likeliest category with its probability, a time; none for a text, which nothing here can
+    A number in its own unit and within the range seen in training, the likeliest category with its probability, a time; none for a text, which nothing here can
     write.
     """
     first_number = {owner: slot for slot, owner in reversed(list(enumerate(preprocessor.layout.number_owner)))}
     first_code = {owner: slot for slot, owner in reversed(list(enumerate(preprocessor.layout.code_owner)))}
-    code_of = [torch.softmax(logit, dim=-1).max(dim=-1) for logit in logits]
-    words: list[str | None] = []
-    for place, owner in enumerate(column.tolist()):
+    words = np.full(len(column), None, dtype=object)
+    for owner in np.unique(column).tolist():
         name = preprocessor.layout.columns[owner]
-        if preprocessor.schema[name].kind == "text":
-            words.append(None)
-        elif owner in first_number:
+        wanted = np.flatnonzero(column == owner)
+        facts = preprocessor.schema[name]
+        if facts.kind == "text":
+            continue
+        if owner in first_number:
             slot = first_number[owner]
-            words.append(preprocessor.describe(name, preprocessor.decode_number(slot, float(number[place, slot]))))
+            values = [preprocessor.decode_number(slot, value) for value in number[wanted, slot].tolist()]
+            if facts.minimum is not None and facts.maximum is not None:
+                values = [min(max(value, facts.minimum), facts.maximum) for value in values]
+            words[wanted] = [describe(value, facts.arrow_type) for value in values]
         else:
-            probability, code = code_of[first_code[owner]]
-            value = preprocessor.decode_code(first_code[owner], int(code[place]))
-            words.append(f"{UNKNOWN if value is None else preprocessor.describe(name, value)} ({probability[place]:.0%})")
-    return words
+            probability, code = torch.softmax(logits[first_code[owner]][wanted], dim=-1).max(dim=-1)
+            decoded = [preprocessor.decode_code(first_code[owner], value) for value in code.tolist()]
+            names = [UNKNOWN if value is None else describe(value, facts.arrow_type) for value in decoded]
+            words[wanted] = [f"{name} ({share:.0%})" for name, share in zip(names, probability.tolist(), strict=True)]
+    return words.tolist()

@@ -20,7 +20,7 @@ _FALSE_WORDS = ("false", "no", "f", "n", "0")
 
 def is_string(arrow_type: pa.DataType) -> bool:
     """Whether values of this type are text."""
-    return pa.types.is_string(arrow_type) or pa.types.is_large_string(arrow_type) or arrow_type == pa.string_view()
+    return pa.types.is_string(arrow_type) or pa.types.is_large_string(arrow_type)
 
 
 def is_scalar(arrow_type: pa.DataType) -> bool:
@@ -42,10 +42,42 @@ def is_scalar(arrow_type: pa.DataType) -> bool:
     )
 
 
+def unwrapped_type(arrow_type: pa.DataType) -> pa.DataType:
+    """The type that `unwrap` gives an array of this type."""
+    if _is_uuid(arrow_type):
+        return pa.string()
+    if isinstance(arrow_type, pa.BaseExtensionType):
+        return unwrapped_type(arrow_type.storage_type)
+    if pa.types.is_run_end_encoded(arrow_type):
+        return unwrapped_type(arrow_type.value_type)
+    if pa.types.is_dictionary(arrow_type):
+        return pa.dictionary(arrow_type.index_type, unwrapped_type(arrow_type.value_type))
+    return pa.large_string() if arrow_type == pa.string_view() else arrow_type
+
+
+def unwrapped_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema with the type of every column unwrapped."""
+    return pa.schema([pa.field(field.name, unwrapped_type(field.type)) for field in schema])
+
+
+def unwrap(array: pa.Array) -> pa.Array:
+    """The same values without extension, view and run-length types; UUIDs become text."""
+    if _is_uuid(array.type):
+        return pa.array([None if value is None else str(value) for value in array.to_pylist()], pa.string())
+    if isinstance(array, pa.ExtensionArray):
+        return unwrap(array.storage)
+    if pa.types.is_run_end_encoded(array.type):
+        return unwrap(pc.run_end_decode(array))
+    if pa.types.is_dictionary(array.type) and unwrapped_type(array.type) != array.type:
+        return pa.DictionaryArray.from_arrays(array.indices, unwrap(array.dictionary))
+    return array.cast(pa.large_string()) if array.type == pa.string_view() else array
+
+
 def plain(array: pa.Array | pa.ChunkedArray) -> pa.Array:
     """The same values in one piece, without a dictionary."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
+    array = unwrap(array)
     if pa.types.is_dictionary(array.type):
         array = array.cast(array.type.value_type)
     return array
@@ -182,6 +214,10 @@ def _write(values: pa.Array) -> pa.Array:
 def _dense(numbers: pa.Array) -> np.ndarray:
     values = numbers.to_numpy(zero_copy_only=False)
     return np.array(values, dtype=np.float64)
+
+
+def _is_uuid(arrow_type: pa.DataType) -> bool:
+    return isinstance(arrow_type, pa.BaseExtensionType) and arrow_type.extension_name == "arrow.uuid"
 
 
 def _whole(integers: pa.Array) -> np.ndarray:

@@ -14,10 +14,11 @@ from tabmoco.tables.families import Family, family_of
 
 LONGEST_TEXT = 60
 MISSING = "(missing)"
+EMPTY = "(empty)"
 
 
 def describe(value: Any, type_name: str) -> str:
-    """One cell in at most 60 characters: six significant digits, ISO 8601 times, ``(missing)``.
+    """One cell in at most 60 characters: six significant digits, ISO 8601 times, ``(missing)`` or ``(empty)``.
 
     Parameters
     ----------
@@ -46,6 +47,8 @@ def describe(value: Any, type_name: str) -> str:
     text = " ".join(str(value).split())
     if family_of(type_name) == "instant":
         text = _trim(text)
+    if not text:
+        return EMPTY
     return text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "…"
 
 
@@ -64,7 +67,7 @@ def _from_arrow(scalar: pa.Scalar) -> Any:
     return scalar.as_py()
 
 
-def _number(value: float, family: Family) -> str:
+def _number(value: float | int, family: Family) -> str:
     if family in ("duration", "time") and math.isfinite(value):
         minutes, seconds = divmod(abs(value), 60)
         hours, minutes = divmod(int(minutes), 60)

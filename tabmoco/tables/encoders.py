@@ -19,6 +19,7 @@ from jaxtyping import Bool, Float32, Int64
 from tabmoco.config import Kind
 from tabmoco.errors import SchemaError
 from tabmoco.tables.convert import to_booleans, to_instants, to_numbers, to_strings
+from tabmoco.tables.names import counted
 from tabmoco.tables.notices import Notices
 from tabmoco.tables.profiles import ValueCounter
 from tabmoco.tables.scalings import location_and_scale, standardise, unstandardise
@@ -39,7 +40,7 @@ class Slots:
     missing: Bool[np.ndarray, " N"]
 
 
-def read_cells(kind: Kind, array: pa.Array, column: str) -> np.ndarray | pa.DictionaryArray:
+def read_cells(kind: Kind, array: pa.Array | pa.ChunkedArray, column: str) -> np.ndarray | pa.DictionaryArray:
     """Cells in the form the encoder of that kind takes; see `tabmoco.tables.convert`."""
     readers = {
         "number": to_numbers,
@@ -77,8 +78,8 @@ class NumberEncoder:
         n_infinite = int(np.isinf(cells).sum())
         if n_infinite and self.refuse_infinite:
             raise SchemaError(
-                f"Column {self.column!r} must be finite, but {n_infinite:,} cells are infinite; clean them, or set "
-                'infinities = "extreme".'
+                f"Column {self.column!r} must be finite, but has {counted(n_infinite, 'infinite cell')}; clean them, "
+                'or set infinities = "extreme".'
             )
         if n_infinite:
             notices.infinite(self.column, n_infinite)

@@ -7,7 +7,7 @@ from typing import Literal
 import pyarrow as pa
 
 from tabmoco.config import Kind
-from tabmoco.tables.convert import is_string
+from tabmoco.tables.convert import is_string, unwrapped_type
 
 Family = Literal["number", "string", "boolean", "instant", "duration", "time", "empty", "nested"]
 
@@ -32,6 +32,7 @@ _PREFIXES: dict[str, Family] = {
 def family(arrow_type: pa.DataType) -> Family:
     """What the values of a type are, dictionaries and widths aside."""
     types = pa.types
+    arrow_type = unwrapped_type(arrow_type)
     if types.is_dictionary(arrow_type):
         return family(arrow_type.value_type)
     if types.is_integer(arrow_type) or types.is_floating(arrow_type) or types.is_decimal(arrow_type):

@@ -1,4 +1,4 @@
-"""Column names: unique, quoted in messages, and close matches for the mistyped."""
+"""Names and counts in messages; column names must be unique, and a mistyped one gets a close match."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ def list_names(names: Iterable[object], *, most: int = 5) -> str:
     shown = list(names)
     text = ", ".join(repr(name) for name in shown[:most])
     return text if len(shown) <= most else f"{text} and {len(shown) - most:,} more"
+
+
+def counted(n_things: int, thing: str) -> str:
+    """``1 cell``, ``2 cells``."""
+    return f"{n_things:,} {thing}{'' if n_things == 1 else 's'}"
 
 
 def refuse_duplicates(names: Sequence[str], where: str) -> None:

@@ -6,7 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable
 
-from tabmoco.tables.names import list_names
+from tabmoco.tables.names import counted, list_names
 
 N_EXAMPLES = 3
 
@@ -28,13 +28,13 @@ class Notices:
 
     def unseen(self, column: str, n_cells: int, values: Iterable[str]) -> None:
         """Record cells whose category was never seen in training."""
-        self._n_unseen[column] += n_cells
         examples = self._unseen_examples.setdefault(column, [])
         for value in values:
             if len(examples) >= N_EXAMPLES:
                 break
             if value not in examples:
                 examples.append(value)
+        self._n_unseen[column] += n_cells
 
     def infinite(self, column: str, n_cells: int) -> None:
         """Record cells holding plus or minus infinity."""
@@ -49,19 +49,19 @@ class Notices:
         self._extra = tuple(dict.fromkeys((*self._extra, *columns)))
 
     def _sentences(self) -> dict[tuple[str, str], str]:
-        sentences = {}
-        for column, n_cells in self._n_unseen.items():
+        sentences = {}  # made from copies: another thread may be recording
+        for column, n_cells in list(self._n_unseen.items()):
             examples = list_names(self._unseen_examples[column])
             sentences["unseen", column] = (
-                f"Column {column!r}: {n_cells:,} cells hold values never seen in training (such as {examples}); "
-                "they share the code of unknown values."
+                f"Column {column!r} has {counted(n_cells, 'cell')} with values never seen in training (such as "
+                f"{examples}), encoded as unknown."
             )
-        for column, n_cells in self._n_infinite.items():
+        for column, n_cells in list(self._n_infinite.items()):
             sentences["infinite", column] = (
-                f"Column {column!r}: {n_cells:,} cells are infinite and count as extreme values; "
-                'set infinities = "refuse" to stop instead.'
+                f"Column {column!r} has {counted(n_cells, 'infinite cell')}, encoded as extreme values; set "
+                'infinities = "refuse" to stop instead.'
             )
-        for column in self._empty:
+        for column in list(self._empty):
             sentences["empty", column] = f"Column {column!r} holds no value at all here; every cell counts as missing."
         if self._extra:
             sentences["extra", ""] = f"Columns unknown to the model are ignored: {list_names(self._extra)}."

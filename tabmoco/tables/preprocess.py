@@ -125,7 +125,7 @@ class Preprocessor:
     def align(self, arrow_schema: pa.Schema, *, name: str = "the table") -> None:
         """Check once, before any work, that a table has the columns of training in usable types.
 
-        Order does not matter; further columns are ignored with one notice.
+        Order does not matter; further columns are ignored, with one notice unless ``config.columns`` made a choice.
 
         Raises
         ------
@@ -133,13 +133,14 @@ class Preprocessor:
             With the names that differ, or the column whose type changed.
         """
         refuse_duplicates(arrow_schema.names, name)
-        known = [column.name for column in self.schema.used]
-        extra = [column for column in arrow_schema.names if column not in self._known_names()]
-        lacking = [column for column in known if column not in set(arrow_schema.names)]
+        found_names, known_names = set(arrow_schema.names), self._known_names()
+        extra = [column for column in arrow_schema.names if column not in known_names]
+        lacking = [column for column in self.layout.columns if column not in found_names]
         if lacking:
             difference = [f"- {column}" for column in lacking] + [f"+ {column}" for column in extra]
+            n_known = self.layout.n_columns
             raise SchemaError(
-                f"{name} must have the columns of training, but {len(lacking)} of {len(known)} are missing (-), and "
+                f"{name} must have the columns of training, but {len(lacking)} of {n_known} are missing (-), and "
                 f"{len(extra)} are unknown (+); rename or add them:\n" + "\n".join(difference[:30])
             )
         for column in self.schema.used:
@@ -149,7 +150,7 @@ class Preprocessor:
                     f"Column {column.name!r} must hold {column.arrow_type} as in training, got {found} in {name}; "
                     "convert it."
                 )
-        if extra:
+        if extra and not self.config.columns:  # a choice of columns says by itself that there are others
             self._notices.unknown(extra)
         self._aligned = arrow_schema
 
@@ -171,7 +172,7 @@ class Preprocessor:
             Called with the number of rows done after each batch.
         """
         self.align(source.arrow_schema, name=source.name)
-        n_rows = source.count_rows()
+        n_rows = source.n_rows
         cells = CellBatch(
             torch.zeros(n_rows, self.layout.n_numbers),
             torch.zeros(n_rows, self.layout.n_codes, dtype=torch.int64),
@@ -276,7 +277,7 @@ def _layout(columns: Sequence[Column], encoders: Sequence[Encoder]) -> Layout:
 
 
 def _fitted_rows(source: TableSource, rows: np.ndarray | None) -> np.ndarray:
-    n_rows = source.count_rows()
+    n_rows = source.n_rows
     if rows is None:
         fitted = np.arange(n_rows)
     else:

@@ -45,7 +45,8 @@ class DistinctCounter:
             self._merge()
 
     def _merge(self) -> None:
-        merged = np.unique(np.concatenate([self._smallest, *self._waiting]))
+        merged = np.sort(np.concatenate([self._smallest, *self._waiting]))
+        merged = merged[np.diff(merged, prepend=~merged[:1]) != 0]
         self._overflowed = self._overflowed or len(merged) > EXACT_DISTINCT
         self._smallest = merged[:EXACT_DISTINCT]
         self._waiting, self._n_waiting = [], 0
@@ -76,7 +77,8 @@ class ValueCounter:
                 self.counts[value] += count
         if len(self.counts) > self._capacity:
             self.is_exact = False
-            self.counts = Counter(dict(self.most_common(self._capacity // 2)))
+            threshold = np.partition(list(self.counts.values()), -(self._capacity // 2))[-(self._capacity // 2)]
+            self.counts = Counter({value: count for value, count in self.counts.items() if count > threshold})
 
     def most_common(self, n_values: int | None = None) -> list[tuple[str, int]]:
         """Values by decreasing count; equal counts in the order of the values."""
@@ -109,11 +111,10 @@ class NumberProfile:
         if pa.types.is_integer(array.type):  # float64 would merge large integers
             exact = array.drop_null().cast(pa.int64(), safe=False).to_numpy(zero_copy_only=False)
             self._note_order(exact)
-            self.distinct.add(_mix(pc.unique(pa.array(exact)).to_numpy(zero_copy_only=False).view(np.uint64)))
+            self.distinct.add(_mix(_distinct(exact)))
         else:
             self._note_order(present)
-            distinct = pc.unique(pa.array(present + 0.0)).to_numpy(zero_copy_only=False)
-            self.distinct.add(_mix(distinct.view(np.uint64)))
+            self.distinct.add(_mix(_distinct(present + 0.0)))  # -0.0 is 0.0
         if len(finite):
             low, high = float(finite.min()), float(finite.max())
             self.minimum = low if self.minimum is None else min(low, self.minimum)
@@ -163,7 +164,7 @@ class TimestampProfile:
         instants = to_instants(array, self._column)
         present = instants[~np.isnat(instants)]
         self.n_missing += len(instants) - len(present)
-        self.distinct.add(_mix(np.unique(present).view(np.uint64)))
+        self.distinct.add(_mix(_distinct(present.view(np.int64))))
         if len(present):
             earliest, latest = present.min(), present.max()
             self.earliest = earliest if self.earliest is None else min(earliest, self.earliest)
@@ -227,6 +228,11 @@ class BooleanProfile:
         self.n_missing += int((truth < 0).sum())
         self.n_true += int((truth == 1).sum())
         self.n_false += int((truth == 0).sum())
+
+
+def _distinct(values: np.ndarray) -> UInt64[np.ndarray, " n"]:
+    """The bits of each different 64-bit value."""
+    return pc.unique(pa.array(values)).to_numpy(zero_copy_only=False).view(np.uint64)
 
 
 def _mix(words: UInt64[np.ndarray, " n"]) -> UInt64[np.ndarray, " n"]:

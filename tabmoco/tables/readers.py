@@ -1,14 +1,16 @@
 """What a table is read from: memory, files or an Arrow data set, each a stream of record batches.
 
-A reader has ``schema``, ``n_rows`` (None where it has yet to be counted), ``batches(names)`` (repeatable, any batch
-sizes, rows in order), ``take(names, rows)`` for ascending positions, and ``content()``, the bytes that identify it.
+A reader has ``schema``, ``n_rows``, ``batches(names)`` (repeatable, any batch sizes, rows in order), ``take(names,
+rows)`` for ascending positions, and ``content()``, the bytes that identify it. All deliver unwrapped types (see
+`tabmoco.tables.convert.unwrap`).
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from contextlib import contextmanager
+from itertools import accumulate
 
 import numpy as np
 import pyarrow as pa
@@ -16,32 +18,26 @@ import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
 from tabmoco.errors import TableError
+from tabmoco.tables.convert import unwrap, unwrapped_schema
 from tabmoco.tables.csv_files import CsvPart, infer_types
 from tabmoco.tables.files import DataFile
 from tabmoco.tables.names import list_names, refuse_duplicates
+from tabmoco.tables.rebatch import rebatch
 
 _CHUNK_BYTES = 1 << 20
 _BATCH_ROWS = 65_536
-
-
-class Reader(Protocol):
-    """The three readers' common face."""
-
-    schema: pa.Schema
-
-    @property
-    def n_rows(self) -> int | None: ...
-    def batches(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]: ...
-    def take(self, names: Sequence[str], rows: np.ndarray) -> pa.Table: ...
-    def content(self) -> Iterator[bytes]: ...
 
 
 class MemoryReader:
     """An Arrow table in memory."""
 
     def __init__(self, table: pa.Table) -> None:
-        self.table = table
-        self.schema = table.schema
+        self.schema = unwrapped_schema(table.schema)
+        columns = [
+            column if column.type == field.type else pa.chunked_array(map(unwrap, column.chunks), field.type)
+            for column, field in zip(table.columns, self.schema, strict=True)
+        ]
+        self.table = pa.Table.from_arrays(columns, schema=self.schema)
         self.n_rows = table.num_rows
 
     def batches(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -51,7 +47,7 @@ class MemoryReader:
         return self.table.select(list(names)).take(pa.array(rows))
 
     def content(self) -> Iterator[bytes]:
-        yield from _batch_bytes(self.batches(self.schema.names))
+        yield from _cell_bytes(self.batches(self.schema.names), self.schema)
 
 
 class DatasetReader:
@@ -59,17 +55,27 @@ class DatasetReader:
 
     def __init__(self, dataset: pads.Dataset) -> None:
         self.dataset = dataset
-        self.schema = dataset.schema
-        self.n_rows = dataset.count_rows()
+        self.schema = unwrapped_schema(dataset.schema)
+        with _explain_dataset_errors():
+            self.n_rows = dataset.count_rows()
 
     def batches(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        yield from self.dataset.to_batches(columns=list(names), batch_size=_BATCH_ROWS)
+        schema = self._schema_of(names)
+        with _explain_dataset_errors():
+            for batch in self.dataset.to_batches(columns=list(names), batch_size=_BATCH_ROWS):
+                yield _fit(batch, schema)
 
     def take(self, names: Sequence[str], rows: np.ndarray) -> pa.Table:
-        return self.dataset.take(pa.array(rows), columns=list(names))
+        with _explain_dataset_errors():
+            batches = self.dataset.take(pa.array(rows), columns=list(names)).to_batches()
+        schema = self._schema_of(names)
+        return pa.Table.from_batches([_fit(batch, schema) for batch in batches], schema=schema)
+
+    def _schema_of(self, names: Sequence[str]) -> pa.Schema:
+        return pa.schema([self.schema.field(name) for name in names])
 
     def content(self) -> Iterator[bytes]:
-        yield from _batch_bytes(self.batches(self.schema.names))
+        yield from _cell_bytes(self.batches(self.schema.names), self.schema)
 
 
 class FilesReader:
@@ -142,21 +148,21 @@ class ParquetPart:
             with file.open() as opened:
                 parquet = pq.ParquetFile(opened)
                 self._metadata = parquet.metadata
-                self.schema = parquet.schema_arrow
+                self.schema = unwrapped_schema(parquet.schema_arrow)
         self.names = self.schema.names
         self.n_rows = self._metadata.num_rows
 
     def batches(self, schema: pa.Schema, wanted: np.ndarray | None = None) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Read the columns of `schema`; row groups without a wanted position are skipped."""
-        n_rows = np.array([self._metadata.row_group(group).num_rows for group in range(self._metadata.num_row_groups)])
-        starts = np.cumsum(n_rows) - n_rows
+        n_rows = [self._metadata.row_group(group).num_rows for group in range(self._metadata.num_row_groups)]
+        starts = [0, *accumulate(n_rows[:-1])]
         with self.file.explain_errors(self._ADVICE), self.file.open() as opened:
             parquet = pq.ParquetFile(opened, metadata=self._metadata)
-            for group, start in enumerate(starts):
+            for group, start in enumerate(starts[: len(n_rows)]):
                 if wanted is not None and not _any_within(wanted, start, start + n_rows[group]):
                     continue
                 for batch in parquet.iter_batches(_BATCH_ROWS, row_groups=[group], columns=schema.names):
-                    yield int(start), _fit(batch, schema)
+                    yield start, _fit(batch, schema)
                     start += batch.num_rows
 
 
@@ -171,7 +177,7 @@ class IpcPart:
             _refuse_empty(file)
             with file.open() as source:
                 reader = self._reader(source)
-                self.schema = reader.schema
+                self.schema = unwrapped_schema(reader.schema)
                 self.n_rows = sum(batch.num_rows for batch in self._record_batches(reader))
         self.names = self.schema.names
 
@@ -201,6 +207,9 @@ class IpcPart:
 Part = ParquetPart | IpcPart | CsvPart
 
 
+Reader = MemoryReader | DatasetReader | FilesReader
+
+
 def content_digest(schema: pa.Schema, content: Iterator[bytes]) -> str:
     """SHA-256 over column names, types and content."""
     digest = hashlib.sha256(str(schema.remove_metadata()).encode())
@@ -209,9 +218,14 @@ def content_digest(schema: pa.Schema, content: Iterator[bytes]) -> str:
     return digest.hexdigest()
 
 
-def _batch_bytes(batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
-    for batch in batches:
-        yield batch.replace_schema_metadata(None).serialize().to_pybytes()
+def _cell_bytes(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[bytes]:
+    """Bytes that depend on the cells, not on chunks or the order of dictionaries."""
+    for batch in rebatch(batches, schema, _BATCH_ROWS):
+        columns = [
+            column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+            for column in batch.columns
+        ]
+        yield pa.RecordBatch.from_arrays(columns, names=batch.schema.names).serialize().to_pybytes()
 
 
 def _any_within(wanted: np.ndarray, start: int, end: int) -> bool:
@@ -224,7 +238,16 @@ def _fit(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([_cast(batch.column(field.name), field.type) for field in schema], schema=schema)
 
 
+@contextmanager
+def _explain_dataset_errors() -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise TableError(f"The pyarrow Dataset cannot be read: {error}; check its files.") from error
+
+
 def _cast(array: pa.Array, arrow_type: pa.DataType) -> pa.Array:
+    array = unwrap(array)
     if array.type == arrow_type:
         return array
     if pa.types.is_dictionary(array.type):

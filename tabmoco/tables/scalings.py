@@ -31,16 +31,18 @@ def location_and_scale(values: Float64[np.ndarray, " N"]) -> tuple[float, float]
     """
     if len(values) == 0:
         return 0.0, 0.0
-    unit = float(np.abs(values).max()) or 1.0
-    values = values / unit  # sums of squares neither overflow nor vanish
-    low, high = np.quantile(values, [0.01, 0.99])
-    if low == high:
+    low, high = np.quantile(values, [0.01, 0.99], method="nearest")
+    if low == high:  # mostly one value: the others decide what is ordinary
         others = values[values != low]
         if len(others) == 0:
-            return float(low * unit), 0.0
-        low, high = (min(low, np.quantile(others, 0.01)), max(high, np.quantile(others, 0.99)))
-    reach = CLIP_SPREADS * (high - low)
-    clipped = np.clip(values, low - reach, high + reach)
+            return float(low), 0.0
+        low_other, high_other = np.quantile(others, [0.05, 0.95], method="nearest")
+        low, high = min(low, low_other), max(high, high_other)
+    with np.errstate(over="ignore"):
+        reach = CLIP_SPREADS * (high - low)
+        clipped = np.clip(values, low - reach, high + reach)
+    unit = float(np.abs(clipped).max()) or 1.0
+    clipped = clipped / unit  # so that no square overflows or vanishes
     return float(clipped.mean() * unit), float(clipped.std() * unit)
 
 
@@ -89,13 +91,17 @@ def fit_knots(values: Float32[np.ndarray, " N"], n_knots: int) -> tuple[np.ndarr
     if len(values) == 0:
         return np.zeros(n_knots, np.float32), np.zeros(n_knots, np.float32)
     ordered = np.sort(values)
-    knots = np.unique(ordered)
+    knots = _distinct(ordered)
     if len(knots) > n_knots:
         positions = np.round(np.linspace(0, len(ordered) - 1, n_knots)).astype(np.int64)
-        knots = np.unique(ordered[positions])
+        knots = _distinct(ordered[positions])
     ranks = (np.searchsorted(ordered, knots, "left") + np.searchsorted(ordered, knots, "right")) / (2 * len(ordered))
     scores = np.clip(ndtri(ranks), -MOST_NORMAL_SCORE, MOST_NORMAL_SCORE).astype(np.float32) + np.float32(0.0)
     return _pad(knots.astype(np.float32), n_knots), _pad(scores, n_knots)
+
+
+def _distinct(ordered: np.ndarray) -> np.ndarray:
+    return ordered[np.append(True, ordered[1:] != ordered[:-1])]
 
 
 def _pad(values: np.ndarray, length: int) -> np.ndarray:

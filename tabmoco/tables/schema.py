@@ -16,7 +16,7 @@ import pyarrow as pa
 from tabmoco.config import DataConfig, Kind
 from tabmoco.errors import SchemaError, TableError
 from tabmoco.tables.convert import is_scalar, is_string
-from tabmoco.tables.names import list_names, require_columns
+from tabmoco.tables.names import counted, list_names, require_columns
 from tabmoco.tables.notices import TabmocoWarning
 from tabmoco.tables.profiles import BooleanProfile, NumberProfile, StringProfile, TimestampProfile
 from tabmoco.tables.source import TableSource
@@ -94,7 +94,7 @@ class Schema:
 
     def __getitem__(self, name: str) -> Column:
         """The column of that name."""
-        require_columns([name], [column.name for column in self.columns], option="the question", where="the schema")
+        require_columns([name], [column.name for column in self.columns], option="schema[...]", where="the schema")
         return next(column for column in self.columns if column.name == name)
 
     def to_json(self) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def infer_schema(source: TableSource, config: DataConfig | None = None) -> Schem
     Raises
     ------
     TableError
-        If the table has no rows.
+        If the table has fewer than two rows.
     SchemaError
         If a column cannot be used, a kind cannot be had, or no column is left.
     """
@@ -141,8 +141,9 @@ def infer_schema(source: TableSource, config: DataConfig | None = None) -> Schem
         n_rows += len(batch)
         for name, profile in profiles.items():
             profile.update(batch.table.column(name))
-    if n_rows == 0:
-        raise TableError(f"{source.name} must have rows to learn from, found none; pass a table that is not empty.")
+    if n_rows < 2:
+        found = "one" if n_rows else "none"
+        raise TableError(f"{source.name} must have two rows or more to learn from, found {found}; pass a longer table.")
     columns = []
     for name, arrow_type in types.items():
         if name in profiles:
@@ -205,8 +206,8 @@ def _judge(name: str, arrow_type: pa.DataType, profile: Profile, n_rows: int, co
         kind, reason = asked, "Left out as asked." if asked == "dropped" else f"Read as {asked} as asked."
     if config.infinities == "refuse" and kind == "number" and facts["n_infinite"]:
         raise SchemaError(
-            f"Column {name!r} must be finite, but {facts['n_infinite']:,} cells are infinite; clean them, or set "
-            'infinities = "extreme".'
+            f"Column {name!r} must be finite, but has {counted(facts['n_infinite'], 'infinite cell')}; clean them, or "
+            'set infinities = "extreme".'
         )
     return Column(name=name, kind=kind, reason=reason, arrow_type=str(arrow_type), **facts)
 
@@ -248,7 +249,8 @@ def _infer(
         kind = natural_kind(arrow_type)
         reason = "True or false by its type." if kind == "boolean" else "Dates or times by its type."
     if facts["n_distinct"] == 1 and kind != "dropped":
-        reason += f" It has one value, but {profile.n_missing:,} missing cells, so its presence tells rows apart."
+        n_missing = counted(profile.n_missing, "missing cell")
+        reason += f" It has one value, but {n_missing}, so its presence tells rows apart."
     return kind, reason
 
 
@@ -279,8 +281,8 @@ def _infer_number(
 def _infer_string(
     name: str, arrow_type: pa.DataType, profile: StringProfile, n_distinct: int, n_present: int, config: DataConfig
 ) -> tuple[Kind, str]:
-    is_text = pa.types.is_dictionary(arrow_type) is False or is_string(arrow_type.value_type)
-    hint = _reading_hint(name, profile.texts) if is_text else ""
+    holds_text = not pa.types.is_dictionary(arrow_type) or is_string(arrow_type.value_type)
+    hint = _reading_hint(name, profile.texts) if holds_text else ""
     share = n_distinct / n_present
     has_sentences = profile.words_per_cell >= TEXT_WORDS
     if has_sentences and share > TEXT_SHARE:
@@ -295,7 +297,7 @@ def _infer_string(
             f"{n_distinct:,} distinct values, more than max_categories = {config.max_categories:,}, so values are "
             f"compared by their letters.{hint}"
         )
-    return "category", f"{n_distinct:,} distinct {'value' if n_distinct == 1 else 'values'}.{hint}"
+    return "category", f"{counted(n_distinct, 'distinct value')}.{hint}"
 
 
 def _reading_hint(name: str, texts: list[str]) -> str:

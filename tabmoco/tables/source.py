@@ -17,6 +17,7 @@ from tabmoco.tables.files import find_files
 from tabmoco.tables.frames import to_arrow
 from tabmoco.tables.names import refuse_duplicates, require_columns
 from tabmoco.tables.readers import DatasetReader, FilesReader, MemoryReader, Reader, content_digest
+from tabmoco.tables.rebatch import one_batch, rebatch
 
 TableLike: TypeAlias = Any
 """A path, glob, directory or URL (or a list of them), a pandas or polars frame, a pyarrow Table, RecordBatch or
@@ -49,40 +50,39 @@ class TableSource:
     ----------
     name
         What messages and model cards call the table: its file names, or the type of the object.
+    n_rows
+        Number of rows.
     arrow_schema
         Names and types of the columns in use, in table order, without the id column.
     id_column
         Name of the column whose values come along as ids, if any.
+    id_type
+        Arrow type of these ids.
     """
 
     def __init__(self, reader: Reader, *, name: str, names: Sequence[str], id_column: str | None) -> None:
         self._reader = reader
         self._names = [*names, *([id_column] if id_column is not None else [])]
         self.name = name
+        self.n_rows = reader.n_rows
         self.id_column = id_column
-        self.arrow_schema = pa.schema([_field(reader.schema, name) for name in names])
-        self._read_schema = pa.schema([_field(reader.schema, name) for name in self._names])
+        self.arrow_schema = pa.schema([reader.schema.field(name) for name in names])
+        self.id_type = None if id_column is None else reader.schema.field(id_column).type
+        self._read_schema = pa.schema([reader.schema.field(name) for name in self._names])
 
     def __repr__(self) -> str:
         return f"TableSource({self.name!r}, {len(self.arrow_schema)} columns, {self.n_rows} rows)"
 
-    @property
-    def n_rows(self) -> int | None:
-        """Number of rows, or None where the table must be read to know."""
-        return self._reader.n_rows
-
     def count_rows(self) -> int:
-        """Number of rows, reading the table if need be."""
-        if self.n_rows is not None:
-            return self.n_rows
-        return sum(len(batch) for batch in self.batches())
+        """Number of rows."""
+        return self.n_rows
 
     def batches(self, *, batch_rows: int = 65_536) -> Iterator[TableBatch]:
         """Read the whole table from its first row, `batch_rows` rows at a time (the last batch may be shorter)."""
         if batch_rows < 1:
             raise TableError(f"batch_rows must be at least 1, got {batch_rows}.")
         first = 0
-        for batch in _rebatch(self._reader.batches(self._names), self._read_schema, batch_rows):
+        for batch in rebatch(self._reader.batches(self._names), self._read_schema, batch_rows):
             yield self._table_batch(np.arange(first, first + batch.num_rows), batch)
             first += batch.num_rows
 
@@ -95,16 +95,15 @@ class TableSource:
             If a position lies outside the table.
         """
         rows = np.asarray(rows, dtype=np.int64).reshape(-1)
-        n_rows = self.count_rows()
-        outside = rows[(rows < 0) | (rows >= n_rows)]
+        outside = rows[(rows < 0) | (rows >= self.n_rows)]
         if len(outside):
-            raise TableError(f"Row positions of {self.name} must lie in 0 to {n_rows - 1}, got {outside[0]}.")
+            raise TableError(f"Row positions of {self.name} must lie in 0 to {self.n_rows - 1}, got {outside[0]}.")
         ascending, place = np.unique(rows, return_inverse=True)
         if len(rows) == 0:
             table = self._read_schema.empty_table()
         else:
             table = self._reader.take(self._names, ascending).take(pa.array(place))
-        return self._table_batch(rows, _one_batch(table, self._read_schema))
+        return self._table_batch(rows, one_batch(table, self._read_schema))
 
     def fingerprint(self) -> str:
         """SHA-256 in hex over column names, types and content, the same wherever the table lies.
@@ -192,62 +191,3 @@ def _select(
     if not kept:
         raise SchemaError(f"{name} has no column left to use; name fewer in exclude, or more in columns.")
     return TableSource(reader, name=name, names=kept, id_column=id_column)
-
-
-def _field(schema: pa.Schema, name: str) -> pa.Field:
-    """The column's name and the type it is handed on in: no extension, view or run-length types."""
-    arrow_type = schema.field(name).type
-    while True:
-        if isinstance(arrow_type, pa.BaseExtensionType):
-            arrow_type = arrow_type.storage_type
-        elif pa.types.is_run_end_encoded(arrow_type):
-            arrow_type = arrow_type.value_type
-        elif arrow_type == pa.string_view():
-            arrow_type = pa.large_string()
-        else:
-            return pa.field(name, arrow_type)
-
-
-def _plain_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    arrays = []
-    for field in schema:
-        array = batch.column(field.name)
-        if isinstance(array, pa.ExtensionArray):
-            array = array.storage
-        if pa.types.is_run_end_encoded(array.type):
-            array = pa.compute.run_end_decode(array)
-        arrays.append(array if array.type == field.type else array.cast(field.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _one_batch(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
-    batches = table.combine_chunks().to_batches()
-    if not batches:
-        return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
-    if len(batches) == 1:
-        return _plain_batch(batches[0], schema)
-    arrays = [pa.concat_arrays([batch.column(name) for batch in batches]) for name in schema.names]
-    return _plain_batch(pa.RecordBatch.from_arrays(arrays, names=schema.names), schema)
-
-
-def _rebatch(batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch_rows: int) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of exactly `batch_rows`, except the last."""
-    held: list[pa.RecordBatch] = []
-    n_held = 0
-    for batch in batches:
-        while batch.num_rows > 0:
-            piece = batch.slice(0, batch_rows - n_held)
-            batch = batch.slice(piece.num_rows)
-            held.append(piece)
-            n_held += piece.num_rows
-            if n_held == batch_rows:
-                yield _joined(held, schema)
-                held, n_held = [], 0
-    if held:
-        yield _joined(held, schema)
-
-
-def _joined(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    if len(batches) == 1:
-        return _plain_batch(batches[0], schema)
-    return _one_batch(pa.Table.from_batches(batches), schema)

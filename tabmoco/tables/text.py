@@ -22,7 +22,7 @@ FITTED_TEXTS = 10_000
 """Distinct texts the SVD is computed from."""
 
 _GRAM_BYTES = (2, 3, 4)
-_CHUNK_BYTES = 4 << 20
+_CHUNK_BYTES = 1 << 20
 _WORD_BASE = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -124,7 +124,7 @@ def _gram_counts(texts: pa.StringArray) -> Iterator[sparse.csr_matrix]:
 
 def _count(spaced: pa.StringArray, lengths: np.ndarray) -> sparse.csr_matrix:
     letters = np.frombuffer(b"".join(spaced.cast(pa.binary()).to_pylist()), np.uint8).astype(np.uint64)
-    owner = np.repeat(np.arange(len(spaced)), lengths)
+    owner = np.repeat(np.arange(len(spaced), dtype=np.int32), lengths)
     rows, buckets = [], []
     for n_bytes in _GRAM_BYTES:
         last = len(letters) - n_bytes + 1
@@ -162,7 +162,7 @@ def _words(letters: np.ndarray, owner: np.ndarray) -> tuple[np.ndarray, np.ndarr
 def _bucket(words: np.ndarray) -> np.ndarray:
     words = (words ^ (words >> np.uint64(31))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(29))) * np.uint64(0x94D049BB133111EB)
-    return (words >> np.uint64(64 - 14)).astype(np.int64)
+    return (words >> np.uint64(64 - 14)).astype(np.int32)
 
 
 def _weighted(grams: sparse.csr_matrix, weights: np.ndarray) -> sparse.csr_matrix:

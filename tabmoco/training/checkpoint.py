@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,8 @@ def save_checkpoint(
             os.fsync(file.fileno())
         os.replace(aside, path)
     except (OSError, SafetensorError) as error:
-        aside.unlink(missing_ok=True)
+        with suppress(OSError):
+            aside.unlink()
         raise CheckpointError(
             f"the checkpoint {path} cannot be written ({error}); the last whole one is kept. Free space and resume."
         ) from error

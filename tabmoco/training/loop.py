@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import signal
 import threading
 import time
@@ -57,17 +58,21 @@ class Progress:
     n_steps: int
     step: int = 0
     best_step: int = 0
-    best_loss: float = float("inf")
+    best_loss: float | None = None
+    best_accuracy: float | None = None
     stopped_early: bool = False
     metrics: list[dict[str, float]] = field(default_factory=list)
 
-    def to_facts(self) -> dict[str, Any]:
-        facts = dict(vars(self))
-        return facts | {"best_loss": None if self.best_loss == float("inf") else self.best_loss}
+    def notice(self, seen: dict[str, float]) -> None:
+        """Remember the step of the last improvement: a lower held-out loss or a higher retrieval accuracy.
 
-    @classmethod
-    def from_facts(cls, facts: dict[str, Any]) -> Progress:
-        return cls(**facts | {"best_loss": float("inf") if facts["best_loss"] is None else facts["best_loss"]})
+        Either counts, since the loss may rise while the target catches up and makes harder negatives of the queue.
+        """
+        loss, accuracy = seen["held_out_loss"], seen["retrieval_accuracy"]
+        if self.best_loss is None or loss < self.best_loss:
+            self.best_loss, self.best_step = loss, self.step
+        if self.best_accuracy is None or accuracy > self.best_accuracy:
+            self.best_accuracy, self.best_step = accuracy, self.step
 
 
 def train(
@@ -107,11 +112,16 @@ def train(
     progress = Progress(n_steps)
     if resume and checkpoint is not None:
         facts = load_checkpoint(checkpoint, pretext, optimizer)
-        progress = Progress.from_facts(facts["progress"])
+        progress = Progress(**facts["progress"])
 
     def save() -> None:
         if checkpoint is not None:
-            save_checkpoint(checkpoint, pretext, optimizer, {**(identity or {}), "progress": progress.to_facts()})
+            save_checkpoint(checkpoint, pretext, optimizer, {**(identity or {}), "progress": vars(progress)})
+
+    def look() -> dict[str, float]:
+        seen = monitor.look(pretext)
+        refuse_non_finite(-1 if all(map(math.isfinite, seen.values())) else progress.step)
+        return seen
 
     n_outside = round(config.corruption.outside_rows * order.batch_size)
     look_every = max(1, progress.n_steps // LOOKS)
@@ -121,7 +131,7 @@ def train(
     first_step = progress.step
     pretext.train()
     if progress.step == 0:
-        progress.metrics.append({"step": 0, **monitor.look(pretext)})
+        progress.metrics.append({"step": 0, **look()})
 
     with stop_signals() as stop_requested, torch.random.fork_rng(devices=[]):
         while progress.step < progress.n_steps and not progress.stopped_early:
@@ -165,17 +175,17 @@ def train(
             done = progress.step == progress.n_steps
             interrupted = stop_requested()
             if progress.step % LOG_EVERY == 0 or progress.step % look_every == 0 or done or interrupted:
-                refuse_non_finite(int(first_bad), pretext)
+                refuse_non_finite(int(first_bad))
                 figures |= {name: float(value) for name, value in out.items()}
                 speed = (progress.step - first_step) * order.batch_size / max(time.monotonic() - started, 1e-9)
                 display.update(progress.step, speed, figures)
             if progress.step % look_every == 0 or done:
-                seen = monitor.look(pretext)
+                seen = look()
                 figures |= seen
                 trained = {name: float(value) for name, value in out.items()}
                 progress.metrics.append({"step": progress.step, **trained, **seen})
-                if share >= WATCHED_FROM and seen["held_out_loss"] < progress.best_loss:
-                    progress.best_loss, progress.best_step = seen["held_out_loss"], progress.step
+                if share >= WATCHED_FROM:
+                    progress.notice(seen)
                 waited = (progress.step - progress.best_step) / progress.n_steps
                 watched = share >= WATCHED_FROM + settings.patience
                 progress.stopped_early = watched and settings.patience < 1 and waited >= settings.patience and not done
@@ -229,12 +239,13 @@ def timed_copy(
         loss.backward()
         optimizer.step()
         twin.after_step(0.0)
-        float(loss)
+        loss.item()  # wait for the device
 
     return one_step
 
 
-def refuse_non_finite(step: int, pretext: Pretext) -> None:
+def refuse_non_finite(step: int) -> None:
+    """Stop at the first step whose loss, gradient or held-out figures are not finite; -1 means there is none."""
     if step >= 0:
         raise TrainingError(
             f"the loss or its gradient must be finite, but was not at step {step}; training stopped and the last checkpoint "

@@ -24,8 +24,10 @@ RETRIEVAL_SWAP = 0.5
 def effective_rank(embedding: Float[Tensor, "N D"]) -> float:
     """The exponential of the entropy of the singular values' shares, 1 to D (Roy and Vetterli, "The effective rank", 2007).
 
-    Near 1 all rows lie on a line: the embedding has collapsed.
+    Near 1 all rows lie on a line: the embedding has collapsed. NaN if an embedding is not finite.
     """
+    if not torch.isfinite(embedding).all():
+        return float("nan")
     singular = torch.linalg.svdvals((embedding - embedding.mean(0)).double())
     share = singular / singular.sum().clamp(min=1e-30)
     return float(torch.exp(-(share * share.clamp(min=1e-30).log()).sum()))

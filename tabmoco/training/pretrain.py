@@ -84,6 +84,7 @@ def pretrain(
     directory = None if out is None else Path(out)
     if directory is not None:
         check_target(directory, overwrite=overwrite)
+        _check_no_run(_checkpoint_path(directory), resume=resume, overwrite=overwrite)
     device = resolve_device(config.device)
     source = _open(table, config)
 
@@ -102,8 +103,6 @@ def pretrain(
     resume = resume and checkpoint is not None and checkpoint.exists()
     if resume:
         n_steps = _check_identity(checkpoint, identity, n_steps)
-    elif checkpoint is not None and checkpoint.exists():
-        checkpoint.unlink()  # of an earlier run that nobody resumed
     with training_display(n_steps, shown=progress) as display:
         if resume:
             display.say(f"Resuming at step {read_facts(checkpoint)['progress']['step']:,} of {n_steps:,}.")
@@ -182,6 +181,14 @@ def _reference_rows(model: RowModel, kept: np.ndarray) -> np.ndarray:
     return np.concatenate([rows, more])[:n_wanted]
 
 
+def _check_no_run(checkpoint: Path | None, *, resume: bool, overwrite: bool) -> None:
+    """Refuse to write over the checkpoint of an interrupted run, unless told to."""
+    if checkpoint is not None and checkpoint.exists() and not resume and not overwrite:
+        raise CheckpointError(
+            f"{checkpoint.parent} holds an interrupted run; pass --resume to go on with it or --overwrite to start again."
+        )
+
+
 def _checkpoint_path(directory: Path | None) -> Path | None:
     return None if directory is None else directory.with_name(f"{directory.name}.training") / "checkpoint.safetensors"
 
@@ -241,7 +248,7 @@ def _record(
     worked, sentence = verdict(before, after, n_rows=len(monitor.step.clean))
     return {
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "table": source.name,
+        "table": source.name.rpartition("/")[2],
         "fingerprint": source.fingerprint(),
         "n_rows": len(kept) + len(held),
         "n_trained": len(kept),

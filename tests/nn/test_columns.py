@@ -57,7 +57,9 @@ def test_a_token_is_the_bias_and_the_sum_of_its_slots(build_encoder, layout, dra
             for s, owner in enumerate(layout.number_owner):
                 if owner == column:
                     a, b = scalings[i, s]
-                    slots.append(a * encoder.number.weight[s, 0] + b * encoder.number.weight[s, 1] + encoder.number.bias[s])
+                    slots.append(
+                        a * encoder.number.weight[s, 0] + b * encoder.number.weight[s, 1] + encoder.number.bias[s]
+                    )
             first_code = 0
             for s, owner in enumerate(layout.code_owner):
                 if owner == column:

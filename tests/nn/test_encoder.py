@@ -48,7 +48,9 @@ def test_extreme_values_stay_finite(build_encoder, layout, draw_cells, backbone,
 def test_an_extreme_value_shows_in_the_embedding(build_encoder, layout, draw_cells, backbone):
     encoder, cells = build_encoder(layout, backbone=backbone), draw_cells(layout, 2, missing=0.0)
     cells.number[:, 0] = torch.tensor([100.0, INFINITE_SCORE])  # both beyond the last knot
-    apart = (encoder(CellBatch(cells.number, cells.code[:1].expand(2, -1), cells.missing)) - encoder(cells[:1])).norm(dim=1)
+    apart = (encoder(CellBatch(cells.number, cells.code[:1].expand(2, -1), cells.missing)) - encoder(cells[:1])).norm(
+        dim=1
+    )
     assert apart[1] > 1e-3
 
 

@@ -74,5 +74,7 @@ def test_the_state_dict_holds_everything(size, before, after):
         queue.push(*batch(n_keys, seed=100 + seed))
         resumed.push(*batch(n_keys, seed=100 + seed))
     assert resumed.state_dict().keys() == queue.state_dict().keys()
-    assert all(torch.equal(a, b) for a, b in zip(resumed.state_dict().values(), queue.state_dict().values(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(resumed.state_dict().values(), queue.state_dict().values(), strict=True)
+    )
     assert torch.equal(resumed.rows(), queue.rows())

@@ -16,7 +16,9 @@ def unit_vectors(n_rows: int, *, seed: int) -> torch.Tensor:
     return normalize(torch.randn(n_rows, 5, generator=torch.Generator().manual_seed(seed)), dim=1)
 
 
-@given(n_rows=st.integers(1, 5), n_negatives=st.integers(0, 7), temperature=st.floats(0.05, 2.0), seed=st.integers(0, 99))
+@given(
+    n_rows=st.integers(1, 5), n_negatives=st.integers(0, 7), temperature=st.floats(0.05, 2.0), seed=st.integers(0, 99)
+)
 def test_info_nce_is_equation_1_of_he_et_al(n_rows, n_negatives, temperature, seed):
     query, positive, negative = (unit_vectors(n, seed=seed + i) for i, n in enumerate((n_rows, n_rows, n_negatives)))
     allowed = torch.rand(n_rows, n_negatives, generator=torch.Generator().manual_seed(seed)) < 0.6

@@ -32,7 +32,9 @@ def moco_of(pretext: Pretext) -> MoCo:
 
 def fill(queue, n_keys: int, *, first_row: int = 1000) -> None:
     """Keys of rows of another table."""
-    key = torch.nn.functional.normalize(torch.randn(n_keys, queue.key.shape[1], generator=torch.Generator().manual_seed(2)))
+    key = torch.nn.functional.normalize(
+        torch.randn(n_keys, queue.key.shape[1], generator=torch.Generator().manual_seed(2))
+    )
     row = torch.arange(first_row, first_row + n_keys)
     queue.push(key, row, row + 5)
 
@@ -102,9 +104,10 @@ def test_the_loss_is_algorithm_1_of_he_et_al(build_encoder, layout, draw_cells, 
     moco = moco_of(pretext)
     fill(moco.queue, 20)
     step = make_step(layout, draw_cells(layout, N_ROWS), outside_rows=0.0)
-    out = pretext(step)
-    query = moco.head(pretext.encoder(step.query.cells, step.query.masked))
-    key = moco.target(step.key.cells)
+    with torch.no_grad():
+        out = pretext(step)
+        query = moco.head(pretext.encoder(step.query.cells, step.query.masked))
+        key = moco.target(step.key.cells)
     losses = []
     for i in range(N_ROWS):
         hit = math.exp(float(query[i] @ key[i]) / 0.2)
@@ -122,10 +125,11 @@ def test_outside_rows_are_negatives_and_instances_of_their_own(build_encoder, la
     fill(moco.queue, 20)
     step = make_step(layout, draw_cells(layout, N_ROWS), outside_rate=(0.9, 0.9), outside_rows=0.5, seed=3)
     assert not torch.isin(step.outside.content_hash(), step.content).any()
-    out = pretext(step)
-    query = moco.head(pretext.encoder(step.query.cells, step.query.masked))
-    key, queued = moco.target(step.key.cells), moco.queue.key[:20]
-    outside_query, outside_key = moco.head(pretext.encoder(step.outside)), moco.target(step.outside)
+    with torch.no_grad():
+        out = pretext(step)
+        query = moco.head(pretext.encoder(step.query.cells, step.query.masked))
+        key, queued = moco.target(step.key.cells), moco.queue.key[:20]
+        outside_query, outside_key = moco.head(pretext.encoder(step.outside)), moco.target(step.outside)
 
     def loss_of(q: torch.Tensor, positive: torch.Tensor, negatives: torch.Tensor) -> float:
         hit = math.exp(float(q @ positive) / 0.2)
