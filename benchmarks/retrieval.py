@@ -1,8 +1,8 @@
 """Instance retrieval: is a row found again after some of its cells were swapped with other rows'?
 
 Held-out rows are never trained on, but lie in the index among other clean rows. Each is searched for from a view in
-which exactly 30 % or 50 % of its cells hold the value of the same column in a random other row. A hit is the row itself or an
-exact duplicate. Three ways to search the same index with the same queries:
+which exactly 30 % or 50 % of its cells hold the value of the same column in a random other row. A hit is the row
+itself or an exact duplicate. Three ways to search the same index with the same queries:
 
 - cells: one-hot categories and both scalings of the numbers (standardised and quantile-normal); the better of Euclidean
   distance and cosine for each table and rate, which favours this baseline;
@@ -29,6 +29,9 @@ import torch
 import tabmoco
 from benchmarks.results_file import footer, provenance, write_results
 from tabmoco.model import RowModel, build_untrained
+from tabmoco.neighbors.evidence import CellSpace
+from tabmoco.tables.cells import CellBatch
+from tabmoco.tables.scalings import normal_scores
 
 TABLES = {
     "nyc_flights": ("big", "arr_delay"),
@@ -99,10 +102,13 @@ def run_table(path: Path, target: str, seed: int, config: tabmoco.PretrainConfig
     return result
 
 
-def spaces(model: RowModel, untrained: RowModel, cells: Any) -> dict[str, np.ndarray]:
-    points = model.points(cells).vectors
+def spaces(model: RowModel, untrained: RowModel, cells: CellBatch) -> dict[str, np.ndarray]:
+    preprocessor = model.preprocessor
+    knots = torch.from_numpy(preprocessor.knots), torch.from_numpy(preprocessor.knot_scores)
+    space = CellSpace(preprocessor.layout)
+    scalings = cells.number, normal_scores(cells.number, *knots)
     return {
-        "cells": np.concatenate([points["standard"], points["quantile"]], axis=1),
+        "cells": np.concatenate([space.given(cells, scaling).numpy() for scaling in scalings], axis=1),
         "untrained": untrained.embed_cells(cells),
         "tabmoco": model.embed_cells(cells),
     }

@@ -14,6 +14,7 @@ def model_card(model: RowModel) -> str:
     used = [column for column in model.schema.columns if column.kind != "dropped"]
     dropped = [column for column in model.schema.columns if column.kind == "dropped"]
     n_parameters = sum(parameter.numel() for parameter in model.encoder.parameters())
+    held_out = bool(record.get("n_held_out"))
     lines = [
         f"# Row encoder for {_safe(record.get('table', 'a table'))}",
         "",
@@ -21,8 +22,8 @@ def model_card(model: RowModel) -> str:
         "",
         "## Data",
         "",
-        f"{record.get('n_rows', 0):,} rows: {record.get('n_trained', 0):,} trained on, {record.get('n_held_out', 0):,} kept out to "
-        "watch training and to calibrate p-values.",
+        f"{record.get('n_rows', 0):,} rows: {record.get('n_trained', 0):,} trained on, "
+        f"{record.get('n_held_out', 0):,} kept out to watch training and to calibrate p-values.",
         "",
         "| column | kind | why | missing | distinct |",
         "|---|---|---|---:|---:|",
@@ -35,8 +36,9 @@ def model_card(model: RowModel) -> str:
         "## Training",
         "",
         f"Momentum contrast, {record.get('steps_done', 0):,} of {record.get('n_steps', 0):,} steps of "
-        f"{config.optimize.batch_size} rows{', stopped on a plateau' if record.get('stopped_early') else ''}; seed {config.seed}. "
-        f"Encoder: {config.encoder.backbone}, {n_parameters:,} parameters, embeddings of {model.d_embedding} numbers.",
+        f"{config.optimize.batch_size} rows{', stopped on a plateau' if record.get('stopped_early') else ''}; "
+        f"seed {config.seed}. Encoder: {config.encoder.backbone}, {n_parameters:,} parameters, embeddings of "
+        f"{model.d_embedding} numbers.",
         "",
         f"Query views had {_percent(config.corruption.query_swap)} of a row's cells swapped with other rows' and "
         f"{_percent(config.corruption.mask)} hidden. Objectives: "
@@ -44,9 +46,7 @@ def model_card(model: RowModel) -> str:
         + f"; queue of {config.objective.queue_size:,} keys, temperature {config.objective.temperature:g}, "
         f"momentum {config.objective.ema_momentum:g}.",
         "",
-        "| figure, on rows "
-        + ("kept out of training" if record.get("n_held_out") else "of the training table")
-        + " | untrained | trained |",
+        f"| figure, on rows {'kept out of training' if held_out else 'of the training table'} | untrained | trained |",
         "|---|---:|---:|",
         *(
             f"| {name.replace('_', ' ')} | {record.get('untrained', {}).get(name, float('nan')):.4g} | {value:.4g} |"
@@ -56,13 +56,14 @@ def model_card(model: RowModel) -> str:
         "",
         "## What is stored of the data",
         "",
-        "Category values and their order of frequency, quantiles and means of numbers, statistics of texts (schema.json, "
-        "preprocessor.safetensors).",
+        "Category values and their order of frequency, quantiles and means of numbers, statistics of texts "
+        "(schema.json, preprocessor.safetensors).",
     ]
     if reference is not None:
         lines += [
-            f"{len(reference):,} reference rows as points in the spaces {', '.join(reference.indexes)} (index.safetensors): "
-            "`standard` and `quantile` hold the encoded cells themselves, from which numbers and categories can be read back"
+            f"{len(reference):,} reference rows as points in the spaces {', '.join(reference.indexes)} "
+            "(index.safetensors): "
+            "`cells` holds the encoded cells themselves, from which numbers and categories can be read back"
             + (", and their ids (ids.arrow)." if reference.ids is not None else "."),
         ]
     lines += [
@@ -70,9 +71,10 @@ def model_card(model: RowModel) -> str:
         "## Limits",
         "",
         "- Embeddings of two different models cannot be compared.",
-        "- An anomaly is a row unlike the reference rows. Whether it is an error, fraud or merely rare, the model cannot know.",
-        f"- p-values are calibrated on {'rows kept out of training' if record.get('n_held_out') else 'the training rows themselves'}"
-        " and hold for rows drawn like them; after drift they do not.",
+        "- An anomaly is a row unlike the reference rows. Whether it is an error, fraud or merely rare, the model "
+        "cannot know.",
+        f"- p-values are calibrated on {'rows kept out of training' if held_out else 'the training rows themselves'} "
+        "and hold for rows drawn like them; after drift they do not.",
         "- Identifiers, constant columns and the columns left out above play no part.",
         "",
         "## Versions",

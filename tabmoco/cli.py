@@ -208,7 +208,7 @@ def score(
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Add the cells that make a row strange.")] = False,
     top: Annotated[int, typer.Option(min=0, metavar="N", help="Rows to print, strangest first.")] = 10,
-    same_rows: SameRows = False,
+    same_rows: SameRows = None,
     id_column: IdColumn = None,
     device: Device = None,
     overwrite: Overwrite = False,
@@ -224,7 +224,7 @@ def score(
 
     strangest = Strangest(top, fields)
     sent = _send(
-        loaded.iter_scores(source, fpr=fpr, explain=explain, same_rows=same_rows),
+        loaded.iter_scores(source, fpr=fpr, explain=explain, same_rows=_same_rows(loaded, source, same_rows)),
         fields,
         see=strangest.see,
         label="Scoring",
@@ -250,7 +250,7 @@ def search(
         list[str] | None, typer.Option(metavar="I,J", help="Rows to search for, by position from 0; all by default.")
     ] = None,
     out: Output = None,
-    same_rows: SameRows = False,
+    same_rows: SameRows = None,
     id_column: IdColumn = None,
     device: Device = None,
     overwrite: Overwrite = False,
@@ -268,7 +268,7 @@ def search(
 
     first = FirstQueries(N_QUERIES_SHOWN, fields)
     sent = _send(
-        loaded.iter_neighbours(source, k=k, rows=positions, same_rows=same_rows),
+        loaded.iter_neighbours(source, k=k, rows=positions, same_rows=_same_rows(loaded, source, same_rows)),
         fields,
         see=first.see,
         label="Searching",
@@ -310,6 +310,16 @@ def _open_for(model: RowModel, data: list[str], id_column: str | None) -> TableS
     source = open_table(data, id_column=id_column)
     usual = model.config.data.id_column
     return open_table(source, id_column=usual) if id_column is None and usual in source.arrow_schema.names else source
+
+
+def _same_rows(model: RowModel, source: TableSource, told: bool | None) -> bool:
+    """Whether no row may be compared with itself; said aloud where nobody told."""
+    if told is not None:
+        return told
+    if not model.is_training_table(source):
+        return False
+    console.print_note("these are the rows the model learned from, so each is compared with the others only.")
+    return True
 
 
 def _load(folder: Path, device: str | None) -> RowModel:

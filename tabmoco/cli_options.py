@@ -37,7 +37,12 @@ Device = Annotated[str | None, typer.Option(metavar="NAME", help="auto, cpu, cud
 Output = Annotated[Path | None, typer.Option(metavar="FILE", help="Result: .parquet, .csv, .arrow or .feather.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing result.")]
 SameRows = Annotated[
-    bool, typer.Option("--same-rows", help="DATA is what the model learned from: compare no row with itself.")
+    bool | None,
+    typer.Option(
+        "--same-rows/--other-rows",
+        show_default=False,
+        help="Whether DATA is what the model learned from, so that no row is compared with itself. Noticed by itself.",
+    ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show errors only.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]

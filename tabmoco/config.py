@@ -80,7 +80,7 @@ class CorruptionConfig:
     """Share of the rows whose query view gets noise. 0 to 1."""
 
     outside_rows: float = 0.25
-    """Out-of-distribution rows per batch row: extra negatives and instances of their own. 0 leaves them out."""
+    """Out-of-distribution rows per batch row: extra negatives and instances of their own. 0 to 1; 0 leaves them out."""
 
     outside_rate: tuple[float, float] = (0.1, 0.9)
     """Range of the share of cells replaced in an out-of-distribution row."""
@@ -89,7 +89,7 @@ class CorruptionConfig:
         for name in ("query_swap", "key_swap", "mask", "outside_rate"):
             _range(self, name, 0.0, 1.0)
         _range(self, "noise", 0.0, 100.0)
-        _between(self, noisy_rows=(0.0, 1.0), outside_rows=(0.0, 4.0))
+        _between(self, noisy_rows=(0.0, 1.0), outside_rows=(0.0, 1.0))
 
 
 @dataclass(frozen=True)

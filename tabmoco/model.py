@@ -18,12 +18,12 @@ from tabmoco.config import PretrainConfig
 from tabmoco.errors import TableError
 from tabmoco.neighbors.anomaly import share_of_cells
 from tabmoco.neighbors.evidence import CellSpace
-from tabmoco.neighbors.reference import SEARCH_SPACE, Points, Reference
+from tabmoco.neighbors.reference import DISTANCE_SPACES, SEARCH_SPACE, Points, Reference
 from tabmoco.nn.columns import untemper
 from tabmoco.nn.encoder import RowEncoder
 from tabmoco.nn.heads import CellDecoder
 from tabmoco.objectives import Pretext, build_pretext
-from tabmoco.objectives.masked_cells import cell_surprise
+from tabmoco.objectives.masked_cells import MaskedCells, cell_surprise
 from tabmoco.tables.cell_words import expected_words, found_words
 from tabmoco.tables.cells import CellBatch
 from tabmoco.tables.preprocess import Preprocessor
@@ -86,8 +86,10 @@ class RowModel:
     @property
     def decoder(self) -> CellDecoder | None:
         """The heads that rebuild cells, if the model was trained with masked cells."""
-        objective = dict(self.pretext.objectives.items()).get("masked_cells")
-        return None if objective is None else objective.decoder
+        for objective in self.pretext.objectives.values():
+            if isinstance(objective, MaskedCells):
+                return objective.decoder
+        return None
 
     @property
     def d_embedding(self) -> int:
@@ -100,12 +102,19 @@ class RowModel:
         return model_card(self)
 
     def info(self) -> dict[str, Any]:
-        """What is inside, as JSON-safe values: table, columns, objective, figures, sizes and the verdict on training."""
+        """What is inside, as JSON-safe values: table, columns, objective, figures, sizes and the verdict on
+        training."""
         record, reference = self.record, self.reference
         return {
             **{name: value for name, value in record.items() if name not in ("metrics", "fingerprint")},
             "columns": [
-                {"name": c.name, "kind": c.kind, "reason": c.reason, "n_missing": c.n_missing, "n_distinct": c.n_distinct}
+                {
+                    "name": c.name,
+                    "kind": c.kind,
+                    "reason": c.reason,
+                    "n_missing": c.n_missing,
+                    "n_distinct": c.n_distinct,
+                }
                 for c in self.schema.columns
             ],
             "objective": dict(self.config.objective.weights),
@@ -198,8 +207,8 @@ class RowModel:
 
         Returns
         -------
-        A table of `row_id` (or the id column), `anomaly_score` (float64, 0 or more, higher = stranger), `p_value` (share of
-        normal rows at least as strange), `is_anomaly`, `nearest_row_id`, and `cells` if asked.
+        A table of `row_id` (or the id column), `anomaly_score` (float64, 0 or more, higher = stranger), `p_value`
+        (share of normal rows at least as strange), `is_anomaly`, `nearest_row_id`, and `cells` if asked.
         """
         source = self._open(table)
         batches = self.iter_scores(source, fpr=fpr, explain=explain, top_cells=top_cells, same_rows=same_rows)
@@ -224,7 +233,7 @@ class RowModel:
             exclude = batch.rows if same_rows else None
             evidence = reference.evidence(points, exclude=exclude)
             pieces = reference.calibration.pieces(evidence.pieces)
-            score = sum(pieces.values())
+            score = np.sum(list(pieces.values()), axis=0)
             p_value = reference.calibration.p_value(score)
             _, nearest = reference.indexes[SEARCH_SPACE].search(points.vectors[SEARCH_SPACE], 1, exclude=exclude)
             columns = [_names(batch), score, p_value, p_value <= fpr, reference.names(nearest[:, 0])]
@@ -260,18 +269,20 @@ class RowModel:
         """The rows as points in every space, and the surprise of every cell."""
         parts = []
         for start in range(0, max(1, len(cells)), BATCH_ROWS):
-            batch = cells[start : start + BATCH_ROWS].to(self.device)
+            given = cells[start : start + BATCH_ROWS]
+            batch = given.to(self.device)
             embedding = self.encoder(batch)
-            scalings = self.encoder.columns.number.scalings(batch.number)
             vectors = {
-                "standard": self._cell_space.given(batch, batch.number),
-                "quantile": self._cell_space.given(batch, scalings[..., 1]),
-                "embedding": embedding.float(),
-                SEARCH_SPACE: normalize(embedding.float(), dim=-1),
+                "cells": self._cell_space.given(given, given.number),
+                "embedding": embedding,
+                SEARCH_SPACE: normalize(embedding, dim=-1),
             }
             if self.decoder is not None:
+                scalings = self.encoder.columns.number.scalings(batch.number).cpu()
                 number, logits = self.decoder(embedding)
-                vectors["residual"] = self._cell_space.residual(batch, scalings, number, logits)
+                vectors["residual"] = self._cell_space.residual(
+                    given, scalings, number.cpu(), [logit.cpu() for logit in logits]
+                )
             surprise = self._surprise(batch)
             parts.append(Points({name: v.cpu().numpy() for name, v in vectors.items()}, surprise.cpu().numpy()))
         return Points.cat(parts)
@@ -283,9 +294,8 @@ class RowModel:
         if self.decoder is None:
             return surprise
         group = torch.arange(layout.n_columns, device=cells.missing.device) % SURPRISE_GROUPS
-        for number in range(min(SURPRISE_GROUPS, layout.n_columns)):
-            hidden = (group == number).expand_as(cells.missing)
-            embedding = self.encoder(cells, hidden)
+        masks = [(group == number).expand_as(cells.missing) for number in range(min(SURPRISE_GROUPS, layout.n_columns))]
+        for hidden, embedding in zip(masks, self.encoder.each_hidden(cells, masks), strict=True):
             found = cell_surprise(self.encoder, self.decoder, embedding, cells, layout)
             surprise = torch.where(hidden & ~cells.missing, found, surprise)
         return surprise
@@ -295,13 +305,22 @@ class RowModel:
     def _contribution(
         self, points: Points, neighbours: dict[str, np.ndarray], pieces: dict[str, np.ndarray]
     ) -> Float[np.ndarray, "N C"]:
-        """Blame in the cells' own spaces is the squared difference from the neighbours; the embedding, which has no cells,
-        is divided like the surprise."""
+        """Blame is the squared difference from the neighbours, coordinate by coordinate; the embedding's part, which
+        has no cells, is divided like the surprise."""
         reference, space = self._reference(), self._cell_space
-        blame = {"surprise": points.surprise, "embedding": points.surprise}
-        for name, owner in (("standard", space.owner), ("quantile", space.owner), ("residual", space.residual_owner)):
-            difference = torch.from_numpy(reference.difference(points, name, neighbours[name]))
-            blame[name] = space.blame(difference, owner).numpy()
+        surprise = torch.from_numpy(points.surprise).double()
+        difference = {
+            name: torch.from_numpy(reference.difference(points, name, neighbours[name])) for name in DISTANCE_SPACES
+        }
+        n_residual = len(space.residual_owner) if "residual" in reference.joint_scale else 0
+        joint = space.blame(difference["joint"][:, :n_residual], space.residual_owner[:n_residual])
+        share = surprise / surprise.sum(1, keepdim=True).clamp(min=1e-30)
+        joint += difference["joint"][:, n_residual:].square().sum(1, keepdim=True) * share
+        blame = {
+            "cells": space.blame(difference["cells"], space.owner).numpy(),
+            "joint": joint.numpy(),
+            "surprise": points.surprise,
+        }
         return share_of_cells(pieces, blame)
 
     def _strange_cells(
@@ -328,7 +347,8 @@ class RowModel:
 
     @torch.inference_mode()
     def expected_cells(self, cells: CellBatch, row: np.ndarray, column: np.ndarray) -> list[str | None]:
-        """What cell `(row[i], column[i])` should hold given the rest of its row, in words; none if that cannot be said."""
+        """What cell `(row[i], column[i])` should hold given the rest of its row, in words; none if that cannot be
+        said."""
         if self.decoder is None:
             return [None] * len(row)
         expected: list[str | None] = []
@@ -354,8 +374,8 @@ class RowModel:
     ) -> pa.Table:
         """The `k` most similar reference rows of each row: `row_id`, `rank` from 1, `neighbour_row_id`, `similarity`.
 
-        Similarity is the cosine of two embeddings: 1 for a row and its exact copy. With fewer than `k` reference rows there
-        are fewer results. `rows` picks rows by position.
+        Similarity is the cosine of two embeddings: 1 for a row and its exact copy. With fewer than `k` reference rows
+        there are fewer results. `rows` picks rows by position.
         """
         source = self._open(table)
         batches = self.iter_neighbours(source, k=k, rows=rows, same_rows=same_rows)
@@ -411,7 +431,12 @@ class RowModel:
 
     def is_training_table(self, source: TableSource) -> bool:
         """Whether a table holds the very rows and columns the model was trained on."""
-        return bool(source.fingerprint() == self.record.get("fingerprint"))
+        data = self.config.data
+        wanted = {*data.columns, *data.exclude, *([data.id_column] if data.id_column else [])}
+        if not wanted <= {*source.arrow_schema.names, source.id_column}:
+            return False
+        same = open_table(source, columns=data.columns, exclude=data.exclude, id_column=data.id_column)
+        return bool(same.fingerprint() == self.record.get("fingerprint"))
 
     def _batches(
         self, source: TableSource, batch_rows: int, *, rows: Sequence[int] | None = None
@@ -452,9 +477,7 @@ def _id_field(source: TableSource) -> pa.Field:
     if source.id_column is None:
         return pa.field("row_id", pa.int64())
     if source.id_column in OUTPUT_COLUMNS:
-        raise TableError(
-            f"the id column must not be named like an output column, got {source.id_column!r}; rename it."
-        )
+        raise TableError(f"the id column must not be named like an output column, got {source.id_column!r}; rename it.")
     return pa.field(source.id_column, source.id_type)
 
 

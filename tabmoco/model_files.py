@@ -18,6 +18,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -63,6 +64,8 @@ def save_model(model: RowModel, directory: Path, *, overwrite: bool = False) -> 
 
 def check_target(directory: Path, *, overwrite: bool) -> None:
     """Refuse to write over anything that exists, unless `overwrite` allows it and it is a model directory."""
+    if directory.name in ("", ".."):
+        raise ModelFileError(f"a model needs a directory of its own, for instance model, got {directory}.")
     if not directory.exists() and not directory.is_symlink():
         return
     if not overwrite:
@@ -128,8 +131,9 @@ def _write_reference(reference: Reference, directory: Path) -> None:
         directory / "calibration.json",
         {
             "n_neighbors": reference.n_neighbors,
+            "joint_scale": dict(reference.joint_scale),
             "held_out": calibration.held_out,
-            "pieces": {name: {"median": s.median, "spread": s.spread} for name, s in calibration.scales.items()},
+            "pieces": {name: dataclasses.asdict(s) for name, s in calibration.scales.items()},
             "scores": calibration.scores.tolist(),
         },
     )
@@ -162,12 +166,12 @@ def _read_reference(directory: Path, files: set[str]) -> Reference:
             ids = reader.read_all().column("id").combine_chunks()
     settings = _read_json(directory / "calibration.json")
     calibration = Calibration(
-        {name: PieceScale(scale["median"], scale["spread"]) for name, scale in settings["pieces"].items()},
+        {name: PieceScale(**scale) for name, scale in settings["pieces"].items()},
         np.asarray(settings["scores"], dtype=np.float64),
         bool(settings["held_out"]),
     )
     indexes = {space: RowIndex.from_arrays(parts) for space, parts in spaces.items()}
-    return Reference(indexes, int(settings["n_neighbors"]), ids, calibration)
+    return Reference(indexes, settings["joint_scale"], int(settings["n_neighbors"]), ids, calibration)
 
 
 def _checked_files(directory: Path) -> set[str]:
@@ -213,20 +217,26 @@ def _check_file(directory: Path, name: str, entry: Any) -> None:
 
 @contextmanager
 def _aside(directory: Path) -> Iterator[Path]:
-    """A directory that takes the place of `directory` once the block ends well, and vanishes if it does not."""
+    """A directory that takes the place of `directory` once the block ends well, and vanishes if it does not.
+
+    Whatever fails, `directory` is afterwards either the old one or the new one.
+    """
+    directory = directory.resolve()  # a link stays a link
     aside = directory.with_name(f".{directory.name}.{uuid.uuid4().hex[:8]}")
+    old = aside.with_name(f"{aside.name}.old")
     try:
         aside.mkdir(parents=True)
         yield aside
-        old = directory.with_name(f".{directory.name}.{uuid.uuid4().hex[:8]}.old")
         if directory.exists():
             os.replace(directory, old)
         os.replace(aside, directory)
-        shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
         raise ModelFileError(f"{directory} cannot be written: {error.strerror or error}.") from error
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        if old.exists() and not directory.exists():
+            os.replace(old, directory)
+        for leftover in (aside, old):
+            shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -21,7 +21,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from tabmoco import PretrainConfig, RowModel, TabMoCoDetector, TabMoCoEmbedder
-from tabmoco.config import EncoderConfig, IndexConfig, ObjectiveConfig, OptimizeConfig
+from tabmoco.config import EncoderConfig, ObjectiveConfig, OptimizeConfig
 from tabmoco.errors import ConfigError, SchemaError, TabmocoError
 from tabmoco.tables.notices import TabmocoWarning
 
@@ -462,4 +462,3 @@ def test_clones_share_settings_but_no_model(detector):
 
 def test_the_defaults_are_those_of_the_config():
     assert TabMoCoDetector()._config() == TabMoCoEmbedder()._config() == PretrainConfig()
-    assert PretrainConfig().index == IndexConfig()

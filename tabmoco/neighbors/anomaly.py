@@ -2,8 +2,8 @@
 
 Each piece is a number per row, 0 or more, larger for stranger rows: a distance to the nearest reference rows in some
 space, or how much the decoder was surprised. On reference rows its median and the way from there to its 90 % quantile
-are measured; a row's piece is then `log1p(softplus((value − median) / spread))`, positive, increasing and slow enough that
-no single piece drowns the others. The anomaly score is the sum of the pieces.
+are measured; a row's piece is then `weight · log1p(softplus((value − median) / spread))`: positive, increasing, and
+slow enough that no single piece drowns the others. The anomaly score is the sum of the pieces.
 
 The p-value is conformal (Bates, Candès, Lei, Romano, Sesia, "Testing for outliers with conformal p-values", 2023,
 equation 2): the share of calibration rows, kept out of training, that are at least as strange. Among rows like the
@@ -23,24 +23,25 @@ UPPER_QUANTILE = 0.9
 
 @dataclass(frozen=True)
 class PieceScale:
-    """The median of a piece of evidence on reference rows, and its distance to their 90 % quantile."""
+    """The median of a piece of evidence on reference rows, its distance to their 90 % quantile, and what it counts."""
 
     median: float
     spread: float
+    weight: float = 1.0
 
     @classmethod
-    def measure(cls, values: Float[np.ndarray, " n"]) -> PieceScale:
+    def measure(cls, values: Float[np.ndarray, " n"], *, weight: float = 1.0) -> PieceScale:
         """Measure on reference rows, each compared with the others."""
         finite = values[np.isfinite(values)]
         if not finite.size:
-            return cls(0.0, 1.0)
+            return cls(0.0, 1.0, weight)
         median, upper = np.quantile(finite.astype(np.float64), [0.5, UPPER_QUANTILE])
         floor = max(abs(median) * 1e-2, 1e-6)  # a piece that hardly varies must not be blown up to noise
-        return cls(float(median), float(max(upper - median, floor)))
+        return cls(float(median), float(max(upper - median, floor)), weight)
 
     def __call__(self, values: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
         excess = (values.astype(np.float64) - self.median) / self.spread
-        return np.log1p(np.logaddexp(0.0, excess))
+        return self.weight * np.log1p(np.logaddexp(0.0, excess))
 
 
 @dataclass(frozen=True)

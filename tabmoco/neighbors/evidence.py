@@ -1,7 +1,8 @@
 """Rows as points in the spaces where strangeness is a distance: the cells themselves, and what the decoder missed.
 
-Three spaces, each blind where another sees. Standardised cells show extremes; quantile-normal cells show shape; the
-residual, what the decoder rebuilt minus what was given, shows cells that do not fit the rest of their row.
+Each is blind where the other sees. Standardised cells show extremes and odd combinations of numbers; the residual, what
+the decoder rebuilt minus what was given, in both scalings of a number, shows cells that do not fit the rest of their
+row.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ class CellSpace:
 
     A number slot has one coordinate, a code slot a one-hot block, a column one more for being missing. The slots of a
     column share its weight: a text of 32 slots counts as much as a number. A code slot of many values is projected by
-    random signs (Achlioptas, "Database-friendly random projections", 2003), which keeps distances between distinct codes
-    nearly equal.
+    random signs (Achlioptas, "Database-friendly random projections", 2003), which keeps distances between distinct
+    codes nearly equal.
     """
 
     def __init__(self, layout: Layout):

@@ -136,8 +136,9 @@ class RowIndex:
     ) -> tuple[Float[np.ndarray, "N k"], Int64[np.ndarray, "N k"]]:
         """The `k` nearest rows of each query, nearest first, ties by position.
 
-        `exclude[i]` is a row that must not be found for query `i`: usually itself, which among exact duplicates is often
-        not the first hit. Where there are fewer than `k` rows the distance is infinite and the row `NO_NEIGHBOUR`.
+        `exclude[i]` is a row that must not be found for query `i`: usually itself, which among exact duplicates is
+        often not the first hit. Where there are fewer than `k` rows the distance is infinite and the row
+        `NO_NEIGHBOUR`.
 
         Returns
         -------
@@ -206,11 +207,12 @@ class RowIndex:
         if lists is not None and (
             centroids is None
             or len(lists) != len(arrays["rows"])
-            or (lists.size
-            and (lists.min() < 0 or lists.max() >= len(centroids)))
+            or (lists.size and (lists.min() < 0 or lists.max() >= len(centroids)))
         ):
             raise ModelFileError(
                 "the index's lists must cover its vectors; the file is damaged: train the model again."
             )
         n_probes = 1 if lists is None else int(arrays["n_probes"][0])
+        if centroids is not None and not 1 <= n_probes <= len(centroids):
+            raise ModelFileError(f"an index of {len(centroids)} lists cannot visit {n_probes}; train the model again.")
         return cls(arrays["vectors"], arrays["rows"], centroids, lists, n_probes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,8 +13,16 @@ from jaxtyping import Float, Int64
 from tabmoco.neighbors.anomaly import Calibration, PieceScale
 from tabmoco.neighbors.index import NO_NEIGHBOUR, RowIndex
 
-DISTANCE_SPACES = ("standard", "quantile", "residual", "embedding")
-"""Spaces whose distance to the nearest reference rows is a piece of evidence."""
+DISTANCE_SPACES = ("cells", "joint")
+"""Spaces whose distance to the nearest reference rows is a piece of evidence: the standardised cells themselves, and
+the residual beside the embedding."""
+
+JOINED = ("residual", "embedding")
+"""Parts of the joint space, in its order, each divided by its mean distance between neighbours."""
+
+WEIGHTS = {"cells": 1.0, "joint": 1.0, "surprise": 0.5}
+"""What each piece of evidence counts. Surprise alone sees cells that contradict one another, but is the weakest of the
+three on tables of numbers."""
 
 SEARCH_SPACE = "direction"
 """The embedding at unit length: where similar rows are searched."""
@@ -61,6 +70,9 @@ class Reference:
 
     indexes: Mapping[str, RowIndex]
 
+    joint_scale: Mapping[str, float]
+    """Mean distance between neighbours in each part of the joint space."""
+
     n_neighbors: int
 
     ids: pa.Array | None
@@ -83,16 +95,20 @@ class Reference:
 
         Without held-out rows the reference rows calibrate themselves, each compared with the others.
         """
-        indexes = {name: RowIndex.build(vectors, rows, seed=seed) for name, vectors in points.vectors.items()}
-        bare = cls(indexes, n_neighbors, ids, Calibration({}, np.empty(0), held_out is not None))
         measured = np.arange(len(points))
         if len(measured) > MAX_MEASURED:
             measured = np.sort(np.random.default_rng(seed).choice(len(points), MAX_MEASURED, replace=False))
-        own = bare.evidence(points[measured], exclude=rows[measured]).pieces
-        scales = {name: PieceScale.measure(values) for name, values in own.items()}
+        few = points[measured]
+        scale = {name: _neighbour_distance(few.vectors[name]) for name in JOINED if name in few.vectors}
+        bare = cls({}, scale, n_neighbors, ids, Calibration({}, np.empty(0), held_out is not None))
+        spaces = (*DISTANCE_SPACES, SEARCH_SPACE)
+        indexes = {name: RowIndex.build(bare.vectors(points, name), rows, seed=seed) for name in spaces}
+        bare = dataclasses.replace(bare, indexes=indexes)
+        own = bare.evidence(few, exclude=rows[measured]).pieces
+        scales = {name: PieceScale.measure(values, weight=WEIGHTS[name]) for name, values in own.items()}
         evidence = own if held_out is None else bare.evidence(held_out).pieces
-        scores = sum(scale(evidence[name]) for name, scale in scales.items())
-        return cls(indexes, n_neighbors, ids, Calibration(scales, np.sort(scores), held_out is not None))
+        scores = sum(piece(evidence[name]) for name, piece in scales.items())
+        return dataclasses.replace(bare, calibration=Calibration(scales, np.sort(scores), held_out is not None))
 
     @property
     def rows(self) -> Int64[np.ndarray, " n"]:
@@ -101,11 +117,17 @@ class Reference:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def vectors(self, points: Points, space: str) -> Float[np.ndarray, "N _"]:
+        """Where rows lie in a space."""
+        if space != "joint":
+            return points.vectors[space]
+        return np.concatenate([points.vectors[name] / np.float32(scale) for name, scale in self.joint_scale.items()], 1)
+
     def evidence(self, points: Points, *, exclude: Int64[np.ndarray, " N"] | None = None) -> Evidence:
         """Mean distance to the nearest reference rows in each space, and the surprise summed over the cells."""
         pieces, neighbours = {}, {}
         for name in DISTANCE_SPACES:
-            distance, row = self.indexes[name].search(points.vectors[name], self.n_neighbors, exclude=exclude)
+            distance, row = self.indexes[name].search(self.vectors(points, name), self.n_neighbors, exclude=exclude)
             found = np.isfinite(distance)
             n_found = np.maximum(found.sum(1), 1)
             pieces[name] = np.where(found, distance, 0).sum(1, dtype=np.float64) / n_found
@@ -115,7 +137,7 @@ class Reference:
 
     def difference(self, points: Points, space: str, neighbours: Int64[np.ndarray, "N k"]) -> Float[np.ndarray, "N _"]:
         """Root mean square difference, coordinate by coordinate, from the neighbours in a space."""
-        own = points.vectors[space]
+        own = self.vectors(points, space)
         square, n_found = np.zeros(own.shape), np.zeros((len(own), 1))
         for column in neighbours.T:
             found = (column != NO_NEIGHBOUR)[:, None]
@@ -129,3 +151,12 @@ class Reference:
         if self.ids is None:
             return pa.array(rows, mask=missing)
         return self.ids.take(pa.array(self.indexes[SEARCH_SPACE].places_of(rows), mask=missing))
+
+
+def _neighbour_distance(vectors: Float[np.ndarray, "n d"]) -> float:
+    """Mean distance of rows to their nearest other row; 1 where that is no distance at all."""
+    places = np.arange(len(vectors))
+    distance, _ = RowIndex(vectors, places).search(vectors, 1, exclude=places)
+    found = distance[np.isfinite(distance)]
+    mean = float(found.mean()) if found.size else 0.0
+    return mean if mean > 1e-6 else 1.0

@@ -48,8 +48,8 @@ class ResNetBlock(nn.Module):
 class ResNet(nn.Module):
     """Residual blocks over the concatenated tokens, beside a linear path (Gorishniy et al. 2021, section 3.2).
 
-    NOTE[DIFF]: the paper has no linear path. Added up cell by cell, it is what recognises a row by its intact cells when
-    others are damaged; the blocks learn what cells say of one another.
+    NOTE[DIFF]: the paper has no linear path. Added up cell by cell, it is what recognises a row by its intact cells
+    when others are damaged; the blocks learn what cells say of one another.
     """
 
     def __init__(self, n_columns: int, config: EncoderConfig):
@@ -66,7 +66,8 @@ class ResNet(nn.Module):
 
 
 class FtTransformer(nn.Module):
-    """Self-attention over the tokens and a [CLS] token (Gorishniy et al. 2021, section 3.3), from the authors' library."""
+    """Self-attention over the tokens and a [CLS] token (Gorishniy et al. 2021, section 3.3), from the authors'
+    library."""
 
     def __init__(self, n_columns: int, config: EncoderConfig):
         super().__init__()

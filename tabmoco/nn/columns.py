@@ -84,7 +84,8 @@ class NumberSlots(nn.Module):
 
 
 class ColumnEncoder(nn.Module):
-    """A `CellBatch` to tokens `[N, C, E]`, one per column; missing and masked cells have learned tokens of their own."""
+    """A `CellBatch` to tokens `[N, C, E]`, one per column; missing and masked cells have learned tokens of their
+    own."""
 
     def __init__(
         self,
@@ -114,6 +115,8 @@ class ColumnEncoder(nn.Module):
         tokens = self.bias.to(slots.dtype).expand(len(cells), -1, -1)
         tokens = tokens.index_add(1, self.slot_owner, slots * self.slot_weight)  # a column's token sums its slots
         tokens = torch.where(cells.missing.unsqueeze(-1), self.missing_token.to(tokens.dtype), tokens)
-        if masked is not None:
-            tokens = torch.where(masked.unsqueeze(-1), self.mask_token.to(tokens.dtype), tokens)
-        return tokens
+        return tokens if masked is None else self.hide(tokens, masked)
+
+    def hide(self, tokens: Float[Tensor, "N C E"], masked: Bool[Tensor, "N C"]) -> Float[Tensor, "N C E"]:
+        """The tokens with those of masked cells replaced, so that nothing of the cells is left."""
+        return torch.where(masked.unsqueeze(-1), self.mask_token.to(tokens.dtype), tokens)

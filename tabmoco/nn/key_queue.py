@@ -16,8 +16,8 @@ class KeyQueue(nn.Module):
     Any `K` and any batch size fit: pushing wraps around, and a batch larger than the queue leaves its last `K` keys.
     All of it is in the state dict, so a resumed run has the very same negatives.
 
-    NOTE[DIFF]: MoCo starts from random keys and requires `K` to be a multiple of the batch size. This queue starts empty
-    and counts how far it is filled, so the first losses are not about noise.
+    NOTE[DIFF]: MoCo starts from random keys and requires `K` to be a multiple of the batch size. This queue starts
+    empty and counts how far it is filled, so the first losses are not about noise.
     """
 
     key: Tensor
@@ -48,6 +48,10 @@ class KeyQueue(nn.Module):
         self.content[place] = content[n_new - kept :]
         self.filled[place] = True
         self.n_pushed += n_new
+
+    def mean_key(self) -> Float[Tensor, " P"]:
+        """The mean of all keys in the queue, zero while it is empty."""
+        return self.key.sum(0) / self.filled.sum().clamp(min=1)
 
     def rows(self) -> Int64[Tensor, " n"]:
         """Distinct rows of the table whose keys are in the queue, latest first."""

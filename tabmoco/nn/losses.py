@@ -9,6 +9,9 @@ from torch.nn.functional import cross_entropy, smooth_l1_loss
 
 from tabmoco.tables.cells import Layout
 
+NEVER = -1e30
+"""Logit of what is no negative: a finite one, so that a row without negatives has a finite gradient."""
+
 
 def info_nce(
     query: Float[Tensor, "N P"],
@@ -23,10 +26,10 @@ def info_nce(
     `−log( exp(q·k₊/τ) / (exp(q·k₊/τ) + Σⱼ exp(q·kⱼ/τ)) )` over the negatives that are `allowed`. All vectors have unit
     length. A row with no allowed negative has loss 0.
     """
-    similarity = torch.einsum("np,np->n", query, positive)
-    logits = (query @ negative.T).masked_fill(~allowed, float("-inf"))
-    logits = torch.cat([similarity.unsqueeze(1), logits], dim=1) / temperature
-    return torch.logsumexp(logits, dim=1) - logits[:, 0]
+    query = query / temperature
+    pull = torch.einsum("np,np->n", query, positive)
+    push = torch.where(allowed, query @ negative.T, NEVER)
+    return torch.logaddexp(pull, torch.logsumexp(push, dim=1)) - pull
 
 
 def code_surprise(logits: list[Float[Tensor, "N _"]], code: Int64[Tensor, "N Sc"]) -> Float[Tensor, "N Sc"]:

@@ -1,15 +1,15 @@
 """Masked and damaged cells, rebuilt.
 
-Yoon, Zhang, Jordon, van der Schaar, "VIME: Extending the Success of Self- and Semi-supervised Learning to Tabular Domain",
-NeurIPS 2020, section 4.1 (feature estimation); hidden cells as in He et al., "Masked Autoencoders Are Scalable Vision
-Learners", 2022; Gaussian noise as in Vincent et al., "Extracting and Composing Robust Features with Denoising
-Autoencoders", 2008.
+Yoon, Zhang, Jordon, van der Schaar, "VIME: Extending the Success of Self- and Semi-supervised Learning to Tabular
+Domain", NeurIPS 2020, section 4.1 (feature estimation); hidden cells as in He et al., "Masked Autoencoders Are
+Scalable Vision Learners", 2022; Gaussian noise as in Vincent et al., "Extracting and Composing Robust Features with
+Denoising Autoencoders", 2008.
 
 From the embedding of a damaged row every cell of the clean row is rebuilt: both scalings of a number, the code of a
 category. Afterwards the same heads tell what a cell should have been, which explains anomalies and fills gaps.
 
-NOTE[DIFF]: VIME swaps only and its estimation loss is a mean square; here cells are swapped, hidden and noisy, numbers have
-the Huber loss so that extremes do not rule it, and cells that were missing to begin with are not rebuilt.
+NOTE[DIFF]: VIME swaps only and its estimation loss is a mean square; here cells are swapped, hidden and noisy, numbers
+have the Huber loss so that extremes do not rule it, and cells that were missing to begin with are not rebuilt.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Momentum contrast.
 
-He, Fan, Wu, Xie, Girshick, "Momentum Contrast for Unsupervised Visual Representation Learning", CVPR 2020, section 3 and
-algorithm 1; with the MLP head of Chen, Fan, Girshick, He, "Improved Baselines with Momentum Contrastive Learning", 2020.
+He, Fan, Wu, Xie, Girshick, "Momentum Contrast for Unsupervised Visual Representation Learning", CVPR 2020, section 3
+and algorithm 1; with the MLP head of Chen, Fan, Girshick, He, "Improved Baselines with Momentum Contrastive Learning",
+2020.
 
 NOTE[DIFF]: three departures, each for tables. Rows of a table repeat, so a row's own past keys and those of its exact
 duplicates are never its negatives. Rows made to lie outside the data are instances of their own and further negatives,
@@ -14,16 +15,17 @@ from __future__ import annotations
 import math
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Bool, Int64
 from torch import Tensor, nn
 
 from tabmoco.config import ObjectiveConfig
 from tabmoco.nn.ema import EmaCopy
 from tabmoco.nn.encoder import RowEncoder
 from tabmoco.nn.heads import ProjectionHead
-from tabmoco.nn.key_queue import KeyQueue
+from tabmoco.nn.key_queue import NO_ROW, KeyQueue
 from tabmoco.nn.losses import info_nce
 from tabmoco.objectives.base import Objective, Step
+from tabmoco.tables.cells import CellBatch
 
 MOVED = -1
 """Content of a row that truly lies outside; no row of a table has it, as content hashes are never negative."""
@@ -46,38 +48,31 @@ class MoCo(Objective):
         self._pending: tuple[Tensor, Tensor, Tensor] | None = None
 
     def forward(self, encoder: RowEncoder, step: Step) -> dict[str, Tensor]:
-        query = self.head(step.embedding)
-        key = self.target(step.key.cells)
-        n_outside = len(step.outside)
-        outside_key = self.target(step.outside)
-        outside_content = _outside_content(step)
-
-        negative = torch.cat([self.queue.key, outside_key])
-        other = step.content.unsqueeze(1) != outside_content
-        allowed = torch.cat([self._may_repel(step.row, step.content), other], dim=1)
-        loss = info_nce(query, key, negative, allowed=allowed, temperature=self.config.temperature)
-        figures = {
-            "loss": loss.mean(),
-            "positive_similarity": torch.einsum("np,np->n", query, key).mean(),
-            "negative_similarity": _masked_mean(query.detach() @ negative.T, allowed),
-        }
-
+        n_rows, n_outside = len(step.clean), len(step.outside)
+        query, content, row = self.head(step.embedding), step.content, step.row
+        key = self.target(CellBatch.cat([step.key.cells, step.outside]))
         if n_outside:
-            outside_query = self.head(encoder(step.outside))
-            negative = torch.cat([self.queue.key, key])
-            queued = self.queue.filled & (self.queue.content != outside_content.unsqueeze(1))
-            outside_loss = info_nce(
-                outside_query,
-                outside_key,
-                negative,
-                allowed=torch.cat([queued, other.T], dim=1),
-                temperature=self.config.temperature,
-            )
-            figures["outside_loss"] = outside_loss.mean()
-            figures["loss"] = figures["loss"] + n_outside / len(query) * outside_loss.mean()
+            query = torch.cat([query, self.head(encoder(step.outside))])
+            content = torch.cat([content, _outside_content(step)])
+            row = torch.cat([row, row.new_full((n_outside,), NO_ROW)])
 
-        self._pending = (key, step.row, step.content)
-        return figures
+        # The queue's keys repel all; of the batch's own, those outside repel those inside and the other way round.
+        outside = torch.arange(n_rows + n_outside, device=row.device) >= n_rows
+        opposite = (outside.unsqueeze(1) != outside) & (content.unsqueeze(1) != content)
+        loss = info_nce(
+            query,
+            key,
+            torch.cat([self.queue.key, key]),
+            allowed=torch.cat([self._queued_others(row, content), opposite], dim=1),
+            temperature=self.config.temperature,
+        )
+        self._pending = (key[:n_rows], step.row, step.content)
+        figures = {
+            "loss": loss.sum() / n_rows,
+            "positive_similarity": torch.einsum("np,np->n", query[:n_rows], key[:n_rows]).mean(),
+            "negative_similarity": query[:n_rows].mean(0) @ self.queue.mean_key(),
+        }
+        return figures | ({"outside_loss": loss[n_rows:].mean()} if n_outside else {})
 
     @torch.no_grad()
     def after_step(self, encoder: RowEncoder, progress: float) -> None:
@@ -87,11 +82,10 @@ class MoCo(Objective):
         self.queue.push(*self._pending)
         self._pending = None
 
-    def _may_repel(self, row: Tensor, content: Tensor) -> Tensor:
-        """`[N, K]`: True where a queued key belongs to another row with other cells."""
-        other_row = self.queue.row != row.unsqueeze(1)
-        other_content = self.queue.content != content.unsqueeze(1)
-        return self.queue.filled & other_row & other_content
+    def _queued_others(self, row: Int64[Tensor, " N"], content: Int64[Tensor, " N"]) -> Bool[Tensor, "N K"]:
+        """True where a queued key is of another row, and of one with other cells."""
+        queue = self.queue
+        return queue.filled & (queue.row != row.unsqueeze(1)) & (queue.content != content.unsqueeze(1))
 
 
 def _outside_content(step: Step) -> Int64[Tensor, " n_outside"]:
@@ -104,7 +98,3 @@ def _outside_content(step: Step) -> Int64[Tensor, " n_outside"]:
         & (outside.missing == origin.missing).all(1)
     )
     return torch.where(unchanged, step.content[:n_outside], MOVED)
-
-
-def _masked_mean(values: Tensor, mask: Tensor) -> Tensor:
-    return (values * mask).sum() / mask.sum().clamp(min=1)

@@ -46,8 +46,8 @@ def expected_words(
 
     Returns
     -------
-    A number in its own unit and within the range seen in training, the likeliest category with its probability, a time; none for a text, which nothing here can
-    write.
+    A number in its own unit and within the range seen in training, the likeliest category with its probability, a
+    time; none for a text, which nothing here can write.
     """
     first_number = {owner: slot for slot, owner in reversed(list(enumerate(preprocessor.layout.number_owner)))}
     first_code = {owner: slot for slot, owner in reversed(list(enumerate(preprocessor.layout.code_owner)))}

@@ -20,6 +20,10 @@ def derive_seed(*numbers: int) -> int:
     return state & 0x7FFFFFFFFFFFFFFF
 
 
+EPOCHS, STEPS = 1, 2
+"""Streams of randomness: numbers of two streams never share a seed."""
+
+
 class BatchOrder:
     """Every epoch is a permutation of the rows; a batch takes the next rows, across the end of an epoch if need be."""
 
@@ -46,5 +50,5 @@ class BatchOrder:
         return max(1, round(epochs * self.n_rows / self.batch_size))
 
     def _permute(self, epoch: int) -> Tensor:
-        generator = torch.Generator().manual_seed(derive_seed(self.seed, epoch))
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, EPOCHS, epoch))
         return torch.randperm(self.n_rows, generator=generator)

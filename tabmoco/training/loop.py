@@ -23,7 +23,7 @@ from tabmoco.corruption import Corruption
 from tabmoco.errors import Interrupted, TrainingError
 from tabmoco.objectives import Pretext, Step
 from tabmoco.tables.cells import CellBatch
-from tabmoco.training.batches import BatchOrder, derive_seed
+from tabmoco.training.batches import STEPS, BatchOrder, derive_seed
 from tabmoco.training.checkpoint import load_checkpoint, save_checkpoint
 from tabmoco.training.display import Display
 from tabmoco.training.monitor import Monitor
@@ -137,7 +137,7 @@ def train(
         while progress.step < progress.n_steps and not progress.stopped_early:
             # 1. The rows, the views and the dropout of a step depend on the seed and the step alone.
             share = progress.step / progress.n_steps
-            seed = derive_seed(config.seed, progress.step)
+            seed = derive_seed(config.seed, STEPS, progress.step)
             generator = Generator(device).manual_seed(seed)
             torch.manual_seed(seed)
             chosen = order(progress.step).to(device)
@@ -201,7 +201,8 @@ def train(
 
 
 def build_optimizer(pretext: Pretext, settings: OptimizeConfig) -> torch.optim.AdamW:
-    """AdamW (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019); matrices decay, the rest does not."""
+    """AdamW (Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019); matrices decay, the rest does
+    not."""
     decay, rest = [], []
     embeddings = {id(p) for m in pretext.modules() if isinstance(m, torch.nn.Embedding) for p in m.parameters()}
     for parameter in pretext.parameters():
@@ -248,8 +249,8 @@ def refuse_non_finite(step: int) -> None:
     """Stop at the first step whose loss, gradient or held-out figures are not finite; -1 means there is none."""
     if step >= 0:
         raise TrainingError(
-            f"the loss or its gradient must be finite, but was not at step {step}; training stopped and the last checkpoint "
-            "is kept. Lower optimize.learning_rate, or leave out columns of extreme scale."
+            f"the loss or its gradient must be finite, but was not at step {step}; training stopped and the last "
+            "checkpoint is kept. Lower optimize.learning_rate, or leave out columns of extreme scale."
         )
 
 

@@ -22,7 +22,8 @@ RETRIEVAL_SWAP = 0.5
 
 
 def effective_rank(embedding: Float[Tensor, "N D"]) -> float:
-    """The exponential of the entropy of the singular values' shares, 1 to D (Roy and Vetterli, "The effective rank", 2007).
+    """The exponential of the entropy of the singular values' shares, 1 to D (Roy and Vetterli, "The effective rank",
+    2007).
 
     Near 1 all rows lie on a line: the embedding has collapsed. NaN if an embedding is not finite.
     """
@@ -34,13 +35,14 @@ def effective_rank(embedding: Float[Tensor, "N D"]) -> float:
 
 
 def alignment(a: Float[Tensor, "N P"], b: Float[Tensor, "N P"]) -> float:
-    """Mean squared distance of unit vectors of two views of the same row; 0 is best (Wang and Isola 2020, section 4.1)."""
+    """Mean squared distance of unit vectors of two views of the same row; 0 is best (Wang and Isola 2020, section
+    4.1)."""
     return float((a - b).square().sum(1).mean())
 
 
 def uniformity(x: Float[Tensor, "N P"]) -> float:
-    """Log of the mean Gaussian potential of pairs of unit vectors, −4 to 0; lower is more spread (Wang and Isola 2020,
-    section 4.1)."""
+    """Log of the mean Gaussian potential of pairs of unit vectors, at most 0; lower is more spread (Wang and Isola
+    2020, section 4.1)."""
     if len(x) < 2:
         return 0.0
     return float(torch.pdist(x).square().mul(-2).exp().mean().log())
@@ -65,8 +67,8 @@ class Monitor:
         rows = rows[:MAX_ROWS]
         generator = Generator(rows.missing.device).manual_seed(seed)
         n_rows, device = len(rows), rows.missing.device
-        half = torch.rand(rows.missing.shape, generator=generator, device=device).argsort(1) < round(
-            RETRIEVAL_SWAP * rows.missing.shape[1]
+        half = torch.rand(rows.missing.shape, generator=generator, device=device).argsort(1) < max(
+            1, round(RETRIEVAL_SWAP * rows.missing.shape[1])
         )
         n_outside = round(corruption.config.outside_rows * n_rows)
         step = Step(
@@ -114,14 +116,14 @@ def verdict(before: dict[str, float], after: dict[str, float], *, n_rows: int) -
         f"from half of its cells a row is found among {n_rows:,} in {end:.0%} of the cases; "
         f"the untrained encoder finds {start:.0%}"
     )
-    if rank < 2.0:
+    if rank < min(2.0, before["effective_rank"] / 2):
         return False, (
             f"Training collapsed: all rows lie close to a line (effective rank {rank:.1f}). Lower "
             "optimize.learning_rate, raise objective.temperature towards 0.2 or objective.ema_momentum towards 0.999."
         )
     if end < start + 0.01 and start < 0.99:
         return False, (
-            f"Training brought nothing that shows: {found}. The columns may be independent of one another; try more steps, "
-            "or leave out columns that are noise."
+            f"Training brought nothing that shows: {found}. The columns may be independent of one another; try more "
+            "steps, or leave out columns that are noise."
         )
     return True, f"Training worked: {found}."

@@ -21,6 +21,7 @@ from tabmoco.errors import CheckpointError, TableError
 from tabmoco.model import RowModel, build_untrained
 from tabmoco.model_files import check_target
 from tabmoco.neighbors.reference import Reference
+from tabmoco.nn.encoder import RowEncoder
 from tabmoco.objectives import Pretext
 from tabmoco.objectives.moco import MoCo
 from tabmoco.tables.preprocess import Preprocessor
@@ -37,6 +38,9 @@ DEFAULT_MAX_EPOCHS = 300
 
 MIN_HELD_OUT_TABLE = 500
 """A table of fewer rows keeps none out: every row is needed, and the reference rows calibrate themselves."""
+
+MONITOR, SPLIT, REFERENCE = 3, 4, 5
+"""Streams of randomness beside those of the batches."""
 
 AUTO_INDEX_ROWS = 100_000
 """Rows that `index.rows = "auto"` indexes at most."""
@@ -90,22 +94,30 @@ def pretrain(
 
     preprocessor, encoded, kept, held = _encode(source, config)
     pretext = build_untrained(preprocessor, config).to(device)
-    pretext.encoder.half_precision = _uses_bfloat16(config, device)
+    for module in pretext.modules():
+        if isinstance(module, RowEncoder):  # the query encoder and the target's
+            module.half_precision = _uses_bfloat16(config, device)
     cells = encoded.cells[torch.from_numpy(kept)]
     data = TrainingRows(cells.to(device), torch.from_numpy(kept).to(device), cells.content_hash().to(device))
     corruption = Corruption(data.cells, preprocessor.layout, config.corruption)
     watched = encoded.cells[torch.from_numpy(held if len(held) else kept)].to(device)
-    monitor = Monitor.build(watched, corruption, held_out=len(held) > 0, seed=derive_seed(config.seed, 1, 1))
+    monitor = Monitor.build(watched, corruption, held_out=len(held) > 0, seed=derive_seed(config.seed, MONITOR))
 
     identity = _identity(source, config)
     checkpoint = _checkpoint_path(directory)
     n_steps = _n_steps(pretext, data, corruption, config)
     resume = resume and checkpoint is not None and checkpoint.exists()
-    if resume:
-        n_steps = _check_identity(checkpoint, identity, n_steps)
+    n_done = 0
+    if resume and checkpoint is not None:
+        n_steps, n_done = _check_identity(checkpoint, identity, n_steps)
     with training_display(n_steps, shown=progress) as display:
         if resume:
-            display.say(f"Resuming at step {read_facts(checkpoint)['progress']['step']:,} of {n_steps:,}.")
+            display.say(f"Resuming at step {n_done:,} of {n_steps:,}.")
+        if len(kept) < config.optimize.batch_size:
+            wanted = config.optimize.batch_size
+            display.say(
+                f"There are {len(kept):,} rows to train on, fewer than batch_size = {wanted:,}: all are one batch."
+            )
         run = train(
             pretext, data, corruption, monitor, config,
             n_steps=n_steps, display=display, checkpoint=checkpoint, identity=identity, resume=resume,
@@ -115,7 +127,7 @@ def pretrain(
         display.say("Indexing the reference rows and calibrating.")
         model.reference = _reference(model, encoded, kept, held)
         model.record["n_indexed"] = len(model.reference)
-        if directory is not None:
+        if directory is not None and checkpoint is not None:
             model.save(directory, overwrite=overwrite)
             shutil.rmtree(checkpoint.parent, ignore_errors=True)
         display.say(model.record["verdict"])
@@ -136,7 +148,7 @@ def _encode(source: TableSource, config: PretrainConfig) -> tuple[Preprocessor, 
         raise TableError(f"training needs at least 2 rows, {source.name} has {n_rows}.")
     index = config.index
     n_held = min(index.calibration_rows, int(index.calibration_share * n_rows)) if n_rows >= MIN_HELD_OUT_TABLE else 0
-    shuffled = np.random.default_rng(derive_seed(config.seed, 2)).permutation(n_rows)
+    shuffled = np.random.default_rng(derive_seed(config.seed, SPLIT)).permutation(n_rows)
     held, kept = np.sort(shuffled[:n_held]), np.sort(shuffled[n_held:])
     preprocessor = Preprocessor.fit(source, config.data, rows=kept)
     return preprocessor, preprocessor.encode(source), kept, held
@@ -161,7 +173,7 @@ def _reference(model: RowModel, encoded: EncodedTable, kept: np.ndarray, held: n
     held_out = model.points(encoded.cells[torch.from_numpy(held)]) if len(held) else None
     ids = None if encoded.ids is None else encoded.ids.take(pa.array(rows))
     return Reference.build(
-        points, rows, held_out, n_neighbors=config.index.n_neighbors, ids=ids, seed=derive_seed(config.seed, 3)
+        points, rows, held_out, n_neighbors=config.index.n_neighbors, ids=ids, seed=derive_seed(config.seed, REFERENCE)
     )
 
 
@@ -176,7 +188,7 @@ def _reference_rows(model: RowModel, kept: np.ndarray) -> np.ndarray:
     if n_wanted >= len(kept):
         return kept
     others = np.setdiff1d(kept, rows, assume_unique=True)
-    generator = np.random.default_rng(derive_seed(model.config.seed, 4))
+    generator = np.random.default_rng(derive_seed(model.config.seed, REFERENCE))
     more = generator.choice(others, max(0, n_wanted - len(rows)), replace=False)
     return np.concatenate([rows, more])[:n_wanted]
 
@@ -185,7 +197,8 @@ def _check_no_run(checkpoint: Path | None, *, resume: bool, overwrite: bool) -> 
     """Refuse to write over the checkpoint of an interrupted run, unless told to."""
     if checkpoint is not None and checkpoint.exists() and not resume and not overwrite:
         raise CheckpointError(
-            f"{checkpoint.parent} holds an interrupted run; pass --resume to go on with it or --overwrite to start again."
+            f"{checkpoint.parent} holds an interrupted run; pass --resume to go on with it, or --overwrite to start "
+            "again."
         )
 
 
@@ -207,8 +220,8 @@ def _identity(source: TableSource, config: PretrainConfig) -> dict[str, Any]:
     return {"table": source.fingerprint(), "settings": settings, "version": _version("tabmoco")}
 
 
-def _check_identity(checkpoint: Path, identity: dict[str, Any], n_steps: int) -> int:
-    """Refuse to resume another run; returns the number of steps the run was planned with."""
+def _check_identity(checkpoint: Path, identity: dict[str, Any], n_steps: int) -> tuple[int, int]:
+    """Refuse to resume another run; returns the number of steps planned and the number done."""
     facts = read_facts(checkpoint)
     start_again = f"use the same, or delete {checkpoint.parent} to start again"
     if facts.get("table") != identity["table"]:
@@ -217,15 +230,16 @@ def _check_identity(checkpoint: Path, identity: dict[str, Any], n_steps: int) ->
         )
     if facts.get("version") != identity["version"]:
         raise CheckpointError(
-            f"the checkpoint {checkpoint} was made by tabmoco {facts.get('version')}, this is {identity['version']}; {start_again}."
+            f"the checkpoint {checkpoint} was made by tabmoco {facts.get('version')}, this is {identity['version']}; "
+            f"{start_again}."
         )
     old, new = _flatten(facts.get("settings", {})), _flatten(identity["settings"])
     changed = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
     if changed:
         found = ", ".join(f"{name} was {old.get(name)}, is {new.get(name)}" for name in changed)
         raise CheckpointError(f"a run can only be resumed with its own settings: {found}; {start_again}.")
-    planned = int(facts["progress"]["n_steps"])
-    return planned if identity["settings"]["optimize"].get("minutes") is not None else n_steps
+    timed = "minutes" in identity["settings"]["optimize"]  # then the plan was made from the first run's speed
+    return int(facts["progress"]["n_steps"]) if timed else n_steps, int(facts["progress"]["step"])
 
 
 def _flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -49,6 +49,12 @@ def test_evidence_that_hardly_varies_is_not_blown_up():
     assert PieceScale.measure(np.zeros(50))(np.array([0.0]))[0] < 1.0
 
 
+def test_a_piece_counts_by_its_weight():
+    values = np.linspace(1, 9, 40)
+    whole, half = (PieceScale.measure(values, weight=weight)(values) for weight in (1.0, 0.5))
+    assert np.array_equal(half, whole / 2)
+
+
 def test_infinite_evidence_of_a_lone_row_is_left_out_of_the_measure():
     assert PieceScale.measure(np.array([1.0, 2.0, np.inf, np.nan])) == PieceScale.measure(np.array([1.0, 2.0]))
     assert PieceScale.measure(np.array([np.inf])) == PieceScale(0.0, 1.0)

@@ -15,7 +15,7 @@ N_COLUMNS = 3
 
 def points(n_rows: int, *, seed: int, away: float = 0.0) -> Points:
     random = np.random.default_rng(seed)
-    widths = {"standard": 4, "quantile": 4, "residual": 5, "embedding": 6, SEARCH_SPACE: 6}
+    widths = {"cells": 4, "residual": 5, "embedding": 6, SEARCH_SPACE: 6}
     vectors = {name: (random.normal(size=(n_rows, d)) + away).astype(np.float32) for name, d in widths.items()}
     return Points(vectors, (random.exponential(size=(n_rows, N_COLUMNS)) + away).astype(np.float32))
 
@@ -23,6 +23,21 @@ def points(n_rows: int, *, seed: int, away: float = 0.0) -> Points:
 def build(n_rows: int = 60, *, held_out: Points | None = None, n_neighbors: int = 2, ids: pa.Array | None = None):
     rows = np.arange(n_rows) * 10
     return Reference.build(points(n_rows, seed=0), rows, held_out, n_neighbors=n_neighbors, ids=ids, seed=0)
+
+
+def joint(known: Points, asked: Points) -> np.ndarray:
+    """Residual and embedding side by side, each in units of the mean distance from a known row to the nearest other."""
+    parts = []
+    for name in ("residual", "embedding"):
+        vectors = known.vectors[name]
+        apart = np.linalg.norm(vectors[:, None] - vectors[None], axis=2)
+        np.fill_diagonal(apart, np.inf)
+        parts.append(asked.vectors[name] / apart.min(1).mean())
+    return np.concatenate(parts, axis=1)
+
+
+def vectors_of(known: Points, asked: Points, space: str) -> np.ndarray:
+    return joint(known, asked) if space == "joint" else asked.vectors[space]
 
 
 def mean_distance(reference: np.ndarray, queries: np.ndarray, k: int, exclude: np.ndarray | None) -> list[float]:
@@ -43,7 +58,8 @@ def test_evidence_is_the_mean_distance_to_the_nearest_and_the_summed_surprise(n_
     asked = known[:10] if own else points(10, seed=1)
     evidence = reference.evidence(asked, exclude=np.arange(10) * 10 if own else None)
     for name in DISTANCE_SPACES:
-        slow = mean_distance(known.vectors[name], asked.vectors[name], n_neighbors, np.arange(10) if own else None)
+        vectors, queries = vectors_of(known, known, name), vectors_of(known, asked, name)
+        slow = mean_distance(vectors, queries, n_neighbors, np.arange(10) if own else None)
         assert np.allclose(evidence.pieces[name], slow, rtol=1e-5)
         assert evidence.pieces[name].dtype == np.float64
         if own:
@@ -55,8 +71,8 @@ def test_a_lone_reference_row_has_no_neighbour_and_finite_evidence():
     reference = build(1)
     evidence = reference.evidence(points(1, seed=0), exclude=np.array([0]))
     assert all(evidence.pieces[name].tolist() == [0.0] for name in DISTANCE_SPACES)
-    assert (evidence.neighbours["standard"] == NO_NEIGHBOUR).all()
-    assert not reference.difference(points(1, seed=0), "standard", evidence.neighbours["standard"]).any()
+    assert (evidence.neighbours["cells"] == NO_NEIGHBOUR).all()
+    assert not reference.difference(points(1, seed=0), "cells", evidence.neighbours["cells"]).any()
 
 
 def test_held_out_rows_calibrate_and_are_told_from_strangers():
@@ -91,8 +107,8 @@ def test_scales_are_measured_on_at_most_so_many_rows(monkeypatch):
 def test_the_difference_is_the_root_mean_square_over_the_neighbours_found():
     reference, known, asked = build(), points(60, seed=0), points(2, seed=1)
     neighbours = np.array([[30, 50], [NO_NEIGHBOUR, 70]])
-    difference = reference.difference(asked, "residual", neighbours)
-    vectors, own = known.vectors["residual"], asked.vectors["residual"]
+    difference = reference.difference(asked, "joint", neighbours)
+    vectors, own = joint(known, known), joint(known, asked)
     slow = [np.sqrt(((own[0] - vectors[3]) ** 2 + (own[0] - vectors[5]) ** 2) / 2), np.abs(own[1] - vectors[7])]
     assert np.allclose(difference, slow, rtol=1e-5)
 
@@ -103,6 +119,22 @@ def test_the_difference_from_a_single_neighbour_is_the_evidence_cell_by_cell():
     for name in DISTANCE_SPACES:
         difference = reference.difference(asked, name, evidence.neighbours[name])
         assert np.allclose(np.linalg.norm(difference, axis=1), evidence.pieces[name], rtol=1e-5)
+
+
+def test_without_a_decoder_the_joint_space_is_the_embedding():
+    known = points(60, seed=0)
+    vectors = {name: v for name, v in known.vectors.items() if name != "residual"}
+    reference = Reference.build(Points(vectors, known.surprise), np.arange(60), None, n_neighbors=2, ids=None, seed=0)
+    assert list(reference.joint_scale) == ["embedding"]
+    assert reference.indexes["joint"].vectors.shape == (60, 6)
+
+
+def test_rows_that_are_all_the_same_make_finite_scores():
+    known = points(1, seed=0)[np.zeros(30, dtype=np.int64)]
+    reference = Reference.build(known, np.arange(30), None, n_neighbors=2, ids=None, seed=0)
+    score = sum(reference.calibration.pieces(reference.evidence(points(5, seed=1)).pieces).values())
+    assert np.isfinite(score).all()
+    assert (reference.calibration.p_value(score) == 1 / 31).all()
 
 
 def test_rows_are_named_by_position_or_by_id():

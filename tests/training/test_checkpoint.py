@@ -18,9 +18,10 @@ FACTS = {"settings": {"seed": 3, "weights": {"moco": 0.1}}, "progress": {"step":
 
 
 def run(seed: int, *, n_steps: int) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """A network with buffers of several types, trained a little."""
+    """A network with buffers of several types and an empty parameter, trained a little."""
     torch.manual_seed(seed)
-    module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 0), nn.Linear(0, 2))
+    module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    module.register_parameter("of_no_column", nn.Parameter(torch.zeros(0, 3)))
     module.register_buffer("filled", torch.rand(5) < 0.5)
     optimizer = torch.optim.AdamW(module.parameters(), lr=0.05)
     advance(module, optimizer, n_steps)
@@ -31,7 +32,7 @@ def advance(module: nn.Module, optimizer: torch.optim.Optimizer, n_steps: int) -
     for step in range(n_steps):
         x = torch.randn(6, 4, generator=torch.Generator().manual_seed(step))
         optimizer.zero_grad()
-        (module[1](module[0](x)).square().sum() + module(x).sum()).backward()
+        (module(x).abs().sum() + module.of_no_column.sum()).backward()
         optimizer.step()
 
 

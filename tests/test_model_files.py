@@ -1,0 +1,477 @@
+"""The model directory: back to the last bit, and nothing but a clear error from a damaged, altered or hostile one."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import safetensors.numpy
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tabmoco.config import (
+    DataConfig,
+    EncoderConfig,
+    IndexConfig,
+    ObjectiveConfig,
+    OptimizeConfig,
+    PretrainConfig,
+)
+from tabmoco.errors import ModelFileError, TabmocoError
+from tabmoco.model import RowModel
+from tabmoco.model_files import FORMAT_VERSION, check_target, load_model, save_model
+from tabmoco.tables.source import open_table
+from tabmoco.training.pretrain import pretrain
+
+N_ROWS = 80
+SMALL = PretrainConfig(
+    data=DataConfig(id_column="order", kinds={"note": "text"}, text_width=4),
+    encoder=EncoderConfig(d_token=4, d_block=16, n_blocks=1, d_embedding=8),
+    objective=ObjectiveConfig(queue_size=64),
+    optimize=OptimizeConfig(steps=4, batch_size=32),
+)
+
+FILES = [
+    "manifest.json", "config.toml", "schema.json", "preprocessor.safetensors", "encoder.safetensors",
+    "objectives.safetensors", "index.safetensors", "ids.arrow", "calibration.json", "record.json", "metrics.jsonl",
+    "MODEL_CARD.md",
+]  # fmt: skip
+CHECKED = FILES[1:]
+READ = FILES[1:-1]
+"""Files that loading reads; the card is for people."""
+
+
+def make_table(n_rows: int = N_ROWS) -> pd.DataFrame:
+    generator = np.random.default_rng(0)
+    size = generator.normal(size=n_rows)
+    colour = np.where(size > 0.5, "red", np.where(size < -0.5, "blue", "green"))
+    table = pd.DataFrame(
+        {
+            "order": [f"order {row}" for row in range(n_rows)],
+            "size": size,
+            "weight": 2 * size + generator.normal(scale=0.1, size=n_rows),
+            "colour": colour,
+            "fragile": size > 0,
+            "opened": pd.date_range("2024-01-01", periods=n_rows, freq="7h"),
+            "note": [f"the {word} thing of {float(value):.1f} kilos" for word, value in zip(colour, size, strict=True)],
+            "flat": 1,
+        }
+    )
+    table.loc[generator.random(n_rows) < 0.1, "weight"] = None
+    return table
+
+
+TABLE = make_table()
+
+
+@pytest.fixture(scope="module")
+def model() -> RowModel:
+    return pretrain(TABLE, SMALL)
+
+
+@pytest.fixture(scope="module")
+def saved(model, tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp("saved") / "model"
+    model.save(directory)
+    return directory
+
+
+@pytest.fixture
+def directory(saved, tmp_path) -> Path:
+    """A copy to damage."""
+    return Path(shutil.copytree(saved, tmp_path / "model"))
+
+
+def results(model: RowModel) -> list[Any]:
+    source = open_table(TABLE, id_column="order")
+    return [
+        model.embed(TABLE).tobytes(),
+        model.score(source, explain=True),
+        model.score(source, same_rows=True, fpr=0.3),
+        model.search(source, k=3),
+        model.contributions(TABLE).tobytes(),
+        model.info(),
+        model.card(),
+    ]
+
+
+def rehash(directory: Path) -> None:
+    """Make the manifest agree with whatever the files now hold."""
+    files = {
+        path.name: {"sha256": hashlib.sha256(path.read_bytes()).hexdigest(), "size_bytes": path.stat().st_size}
+        for path in directory.iterdir()
+        if path.name != "manifest.json"
+    }
+    (directory / "manifest.json").write_text(json.dumps({"format_version": FORMAT_VERSION, "files": files}))
+
+
+def refused(directory: Path, *parts: str, error: type[TabmocoError] = ModelFileError) -> str:
+    with pytest.raises(error) as raised:
+        load_model(directory)
+    for part in parts:
+        assert part in str(raised.value)
+    return str(raised.value)
+
+
+# ---------------------------------------------------------------- there and back
+
+
+def test_a_saved_model_is_the_model_to_the_last_bit(model, directory):
+    loaded = RowModel.load(directory)
+    assert results(loaded) == results(model)
+    assert loaded.record == model.record
+    assert loaded.config == model.config
+    for (name, mine), theirs in zip(
+        model.pretext.state_dict().items(), loaded.pretext.state_dict().values(), strict=True
+    ):
+        assert mine.dtype == theirs.dtype and torch.equal(mine, theirs), name
+    assert not loaded.pretext.training
+
+
+def test_saving_a_loaded_model_writes_the_same_files(directory, tmp_path):
+    RowModel.load(directory).save(tmp_path / "again")
+    assert sorted(path.name for path in directory.iterdir()) == sorted(FILES)
+    for name in FILES:
+        assert (directory / name).read_bytes() == (tmp_path / "again" / name).read_bytes(), name
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"data": DataConfig(exclude=("order", "note"))},
+        {"objective": ObjectiveConfig(queue_size=64, weights={"moco": 1.0}, head="mlp")},
+        {"objective": ObjectiveConfig(weights={"masked_cells": 0.5})},
+        {"data": DataConfig(columns=("colour", "fragile"))},
+        {"data": DataConfig(columns=("size",))},
+        {"encoder": EncoderConfig(backbone="ft_transformer", d_token=8, n_blocks=1, d_embedding=8)},
+        {"encoder": EncoderConfig(backbone="mlp", number_embedding="piecewise", d_block=8, d_embedding=8)},
+    ],
+    ids=["no ids", "contrast alone", "masked cells alone", "codes", "one number", "transformer", "piecewise"],
+)
+def test_models_of_other_shapes_come_back_too(tmp_path, change):
+    model = pretrain(TABLE, dataclasses.replace(SMALL, **change), out=tmp_path / "model")
+    loaded = RowModel.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.embed(TABLE), model.embed(TABLE))
+    assert loaded.score(TABLE, explain=True) == model.score(TABLE, explain=True)
+    assert loaded.search(TABLE) == model.search(TABLE)
+
+
+def test_an_index_in_lists_comes_back(tmp_path, monkeypatch):
+    monkeypatch.setattr("tabmoco.neighbors.index.FLAT_UP_TO", 50)
+    monkeypatch.setattr("tabmoco.neighbors.index.RECALL_SAMPLE", 20)
+    model = pretrain(TABLE, SMALL, out=tmp_path / "model")
+    loaded = RowModel.load(tmp_path / "model")
+    assert loaded.reference.indexes["direction"].centroids is not None
+    assert results(loaded) == results(model)
+
+
+def test_a_model_without_reference_rows_embeds_but_compares_with_nothing(model, tmp_path):
+    dataclasses.replace(model, reference=None).save(tmp_path / "model")
+    loaded = RowModel.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.embed(TABLE), model.embed(TABLE))
+    for compare in (loaded.score, loaded.search, loaded.contributions):
+        with pytest.raises(TabmocoError, match="no reference rows"):
+            compare(TABLE)
+
+
+@pytest.mark.parametrize("id_type", [pa.int32(), pa.large_string(), pa.timestamp("ns", "UTC"), pa.float64()])
+def test_ids_keep_their_type(tmp_path, id_type):
+    ids = pa.array(range(N_ROWS)).cast(pa.int64()).cast(id_type if not pa.types.is_timestamp(id_type) else pa.int64())
+    table = pa.table({"order": ids.cast(id_type), "size": TABLE["size"], "colour": TABLE["colour"]})
+    model = pretrain(table, dataclasses.replace(SMALL, data=DataConfig(id_column="order")), out=tmp_path / "model")
+    loaded = RowModel.load(tmp_path / "model")
+    assert loaded.reference.ids.type == id_type
+    assert loaded.search(table, k=2) == model.search(table, k=2)
+
+
+def test_a_model_trained_on_a_gpu_loads_on_a_cpu(model, tmp_path):
+    on_gpu = dataclasses.replace(model, config=dataclasses.replace(model.config, device="cuda"))
+    on_gpu.save(tmp_path / "model")
+    loaded = RowModel.load(tmp_path / "model", device="cpu")
+    assert loaded.device.type == "cpu"
+    np.testing.assert_array_equal(loaded.embed(TABLE), model.embed(TABLE))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_asking_for_a_gpu_that_is_not_there_is_an_error(directory):
+    with pytest.raises(TabmocoError, match="cuda"):
+        RowModel.load(directory, device="cuda")
+
+
+def test_the_directory_may_be_moved_and_reached_through_a_link(directory, tmp_path, model):
+    directory.rename(tmp_path / "moved")
+    (tmp_path / "link").symlink_to(tmp_path / "moved", target_is_directory=True)
+    np.testing.assert_array_equal(RowModel.load(tmp_path / "link").embed(TABLE), model.embed(TABLE))
+    model.save(tmp_path / "link", overwrite=True)
+    assert (tmp_path / "link").is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "moved"]
+    RowModel.load(tmp_path / "moved")
+
+
+# ---------------------------------------------------------------- where to write
+
+
+def test_a_target_is_refused_unless_it_is_free_or_may_be_overwritten(saved, tmp_path):
+    check_target(tmp_path / "new" / "deep" / "model", overwrite=False)
+    with pytest.raises(ModelFileError, match="exists already.*--overwrite"):
+        check_target(saved, overwrite=False)
+    check_target(saved, overwrite=True)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ModelFileError, match="exists already"):
+        check_target(tmp_path / "empty", overwrite=False)
+    check_target(tmp_path / "empty", overwrite=True)
+    (tmp_path / "file").write_text("")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    for taken in ("file", "dangling"):
+        with pytest.raises(ModelFileError, match="exists already"):
+            check_target(tmp_path / taken, overwrite=False)
+        with pytest.raises(ModelFileError, match="not a model directory"):
+            check_target(tmp_path / taken, overwrite=True)
+
+
+@pytest.mark.parametrize("path", [".", "..", "model/..", "/"])
+def test_a_target_must_have_a_name(model, path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for overwrite in (False, True):
+        with pytest.raises(ModelFileError, match="directory of its own"):
+            save_model(model, Path(path), overwrite=overwrite)
+    assert not list(tmp_path.iterdir())
+
+
+def test_missing_folders_are_made_and_a_file_in_the_way_is_named(model, tmp_path):
+    model.save(tmp_path / "a" / "b" / "model")
+    assert RowModel.load(tmp_path / "a" / "b" / "model").d_embedding == 8
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ModelFileError, match="file/model cannot be written: Not a directory"):
+        model.save(tmp_path / "file" / "model")
+
+
+@pytest.mark.parametrize("n_written", range(0, 12, 3))
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_save_that_fails_midway_changes_nothing(model, saved, tmp_path, monkeypatch, n_written, overwrite):
+    target = tmp_path / "model"
+    if overwrite:
+        shutil.copytree(saved, target)
+    sums = iter(range(100))
+
+    def failing(path: Path) -> str:
+        if next(sums) >= n_written:
+            raise OSError(5, "Input/output error")
+        return "0"
+
+    monkeypatch.setattr("tabmoco.model_files._sha256", failing)
+    with pytest.raises(ModelFileError, match="model cannot be written: Input/output error"):
+        model.save(target, overwrite=overwrite)
+    monkeypatch.undo()
+    assert [path.name for path in tmp_path.iterdir()] == (["model"] if overwrite else [])
+    if overwrite:
+        RowModel.load(target)
+
+
+# ---------------------------------------------------------------- damage that the checksums find
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", ["missing", "empty", "cut", "a byte less", "longer", "a directory", "a link"])
+def test_damage_of_any_file_is_found_and_the_file_named(directory, name, damage):
+    path = directory / name
+    whole = path.read_bytes()
+    path.unlink()
+    if damage == "a directory":
+        path.mkdir()
+    elif damage == "a link":
+        path.with_name(f"other {name}").write_bytes(whole)
+        path.symlink_to(path.with_name(f"other {name}"))
+    elif damage != "missing":
+        cut = {"empty": 0, "cut": len(whole) // 2, "a byte less": -1}.get(damage, None)
+        path.write_bytes(whole + b"\n" if damage == "longer" else whole[:cut])
+    if name == "manifest.json" and damage in ("a link", "longer", "a byte less"):
+        RowModel.load(directory)  # says the same as before
+    else:
+        refused(directory, name)
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_one_flipped_bit_anywhere_is_found(directory, name):
+    path = directory / name
+    whole = path.read_bytes()
+    for place in {0, 7, len(whole) // 3, len(whole) // 2, len(whole) - 1}:
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        refused(directory, name, "altered")
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_a_file_swapped_with_another_is_found(directory, name):
+    other = CHECKED[CHECKED.index(name) - 1]
+    mine, theirs = (directory / name).read_bytes(), (directory / other).read_bytes()
+    (directory / name).write_bytes(theirs)
+    (directory / other).write_bytes(mine)
+    refused(directory, "altered")
+
+
+@given(st.data())
+def test_no_change_of_a_byte_of_the_manifest_does_more_than_refuse(saved, tmp_path_factory, data):
+    whole = (saved / "manifest.json").read_bytes()
+    place = data.draw(st.integers(0, len(whole) - 1))
+    changed = bytearray(whole)
+    changed[place] = data.draw(st.integers(0, 255))
+    directory = tmp_path_factory.mktemp("changed") / "model"
+    directory.mkdir()
+    for name in CHECKED:
+        os.link(saved / name, directory / name)
+    (directory / "manifest.json").write_bytes(changed)
+    try:
+        load_model(directory)
+    except ModelFileError:
+        pass
+    else:
+        assert json.loads(changed)["files"].keys() <= set(CHECKED)
+
+
+def test_what_is_no_model_directory_is_refused(tmp_path, saved):
+    (tmp_path / "empty").mkdir()
+    refused(tmp_path / "empty", "no manifest.json")
+    refused(tmp_path / "nowhere", "nowhere is not a directory")
+    refused(saved / "manifest.json", "is not a directory")
+
+
+# ---------------------------------------------------------------- the manifest
+
+
+def edit_manifest(directory: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    path = directory / "manifest.json"
+    manifest = json.loads(path.read_text())
+    changed = change(manifest)
+    path.write_text(json.dumps(manifest if changed is None else changed))
+
+
+@pytest.mark.parametrize(
+    ("version", "parts"),
+    [
+        (FORMAT_VERSION + 1, [f"format version {FORMAT_VERSION + 1}", "newer", "upgrade tabmoco"]),
+        (99, ["format version 99", "newer", "upgrade tabmoco"]),
+        (FORMAT_VERSION - 1, [f"format version {FORMAT_VERSION - 1}", "older", "train the model again"]),
+        ("1", ["no format version"]),
+        (None, ["no format version"]),
+        (1.0, ["no format version"]),
+        (True, ["no format version"]),
+        ([1], ["no format version"]),
+    ],
+)
+def test_another_format_version_is_refused_before_anything_else(directory, version, parts):
+    (directory / "encoder.safetensors").write_bytes(b"of another format")
+    edit_manifest(directory, lambda manifest: {**manifest, "format_version": version})
+    refused(directory, *parts)
+
+
+@pytest.mark.parametrize("manifest", [[], 3, None, "text", {}, {"files": {}}, [{"format_version": 1}]])
+def test_a_manifest_of_another_shape_is_refused(directory, manifest):
+    edit_manifest(directory, lambda _: manifest)
+    refused(directory, "manifest.json", "no format version")
+
+
+@pytest.mark.parametrize("files", [None, [], {}, "encoder.safetensors", 5, ["encoder.safetensors"]])
+def test_a_manifest_without_files_is_refused(directory, files):
+    edit_manifest(directory, lambda manifest: {**manifest, "files": files})
+    refused(directory, "manifest.json", "lists no files")
+
+
+ENTRIES = [None, 3, "x", [], {}, {"sha256": 5, "size_bytes": 5}, {"sha256": None}, {"size_bytes": -1}, [["sha256", 1]]]
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=str)
+def test_an_entry_of_another_type_is_refused(directory, entry):
+    edit_manifest(directory, lambda manifest: manifest["files"].update({"config.toml": entry}))
+    refused(directory, "config.toml", "altered")
+
+
+@pytest.mark.parametrize("lacking", ["sha256", "size_bytes"])
+def test_size_and_checksum_are_both_needed(directory, lacking):
+    edit_manifest(directory, lambda manifest: manifest["files"]["config.toml"].pop(lacking) and None)
+    refused(directory, "config.toml", "altered")
+
+
+NAMES = [
+    "../secret.txt", "/etc/hostname", "..", ".", "", "a/b", "./config.toml", "sub/../config.toml", "\0", "n" * 5_000,
+    "\ud800", "C:\\secret.txt", "config.toml/",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES, ids=[ascii(name)[:20] for name in NAMES])
+def test_a_manifest_that_names_strange_files_is_refused(directory, name):
+    secret = directory.parent / "secret.txt"
+    secret.write_text("not of this model")
+    entry = {"sha256": hashlib.sha256(secret.read_bytes()).hexdigest(), "size_bytes": secret.stat().st_size}
+    edit_manifest(directory, lambda manifest: manifest["files"].update({name: entry}))
+    message = refused(directory)
+    if "/" in name or name in ("..", "."):
+        assert "does not lie inside it" in message
+
+
+def test_a_linked_file_is_refused_though_its_content_is_right(directory):
+    path = directory / "encoder.safetensors"
+    path.rename(directory.parent / "elsewhere")
+    path.symlink_to(directory.parent / "elsewhere")
+    refused(directory, "encoder.safetensors", "does not lie inside it")
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_manifest_that_forgets_a_file_is_refused(directory, name):
+    (directory / name).unlink()
+    rehash(directory)
+    if name in ("ids.arrow", "index.safetensors"):
+        pytest.skip("a model may have none")
+    refused(directory, name, error=TabmocoError)
+
+
+def test_a_file_that_cannot_be_read_is_an_error(directory, monkeypatch):
+    def denied(path: Path) -> str:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("tabmoco.model_files._sha256", denied)
+    refused(directory, "Permission denied")
+
+
+def test_deeply_nested_json_is_refused(directory):
+    (directory / "manifest.json").write_text("[" * 200_000)
+    refused(directory, "manifest.json", "JSON")
+
+
+# ---------------------------------------------------------------- damage behind valid checksums
+
+
+GARBAGE = {
+    "nothing": b"",
+    "text": b"no such thing",
+    "zeros": bytes(4_096),
+    "ones": b"\xff" * 4_096,
+    "a pickle": pickle.dumps({"weights": [1.0, 2.0]}),
+    "null": b"null",
+    "a list": b"[]",
+    "an object": b"{}",
+    "deep": b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("name", READ)
+@pytest.mark.parametrize("content", GARBAGE.values(), ids=GARBAGE)
+def test_garbage_with_valid_checksums_is_refused(directory, name, content):
+    if name == "config.toml" and content == b"" or name == "metrics.jsonl" and not content:
+        pytest.skip("an empty file of this kind means defaults, or nothing measured")
+    (directory / name).write_bytes(content)
+    rehash(directory)
+    if name == "metrics.jsonl" and content in (b"null", b"[]", b"{}"):
+        pytest.skip("lines that nothing but the record shows")
+    refused(directory, error=TabmocoError)
