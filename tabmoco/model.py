@@ -127,6 +127,7 @@ class RowModel:
             if reference is None
             else {
                 "n_rows": len(reference),
+                "n_score_rows": len(reference.indexes["cells"]),
                 "spaces": {name: index.vectors.shape[1] for name, index in reference.indexes.items()},
                 "n_calibration_rows": len(reference.calibration.scores),
                 "held_out": reference.calibration.held_out,

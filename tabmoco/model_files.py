@@ -116,9 +116,9 @@ def _write(model: RowModel, directory: Path) -> None:
 
 
 def _write_reference(reference: Reference, directory: Path) -> None:
-    arrays = {"rows": reference.rows}
+    arrays: dict[str, np.ndarray] = {}
     for name, index in reference.indexes.items():
-        arrays |= {f"{name}/{part}": a for part, a in index.to_arrays().items() if part != "rows"}
+        arrays |= {f"{name}/{part}": a for part, a in index.to_arrays().items()}
     safetensors.numpy.save_file(
         {name: np.ascontiguousarray(a) for name, a in arrays.items()}, directory / "index.safetensors"
     )
@@ -155,11 +155,10 @@ def _read(directory: Path, files: set[str], device: str) -> RowModel:
 
 def _read_reference(directory: Path, files: set[str]) -> Reference:
     arrays = safetensors.numpy.load_file(directory / "index.safetensors")
-    rows = arrays.pop("rows")
     spaces: dict[str, dict[str, np.ndarray]] = {}
     for name, array in arrays.items():
         space, _, part = name.partition("/")
-        spaces.setdefault(space, {"rows": rows})[part] = array
+        spaces.setdefault(space, {})[part] = array
     ids = None
     if "ids.arrow" in files:
         with pa.OSFile(str(directory / "ids.arrow"), "rb") as file, pa.ipc.open_file(file) as reader:

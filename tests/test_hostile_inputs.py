@@ -90,7 +90,7 @@ class Commands:
         result = self.run(*arguments)
         assert result.exit_code == 2, result.output
         assert isinstance(result.exception, SystemExit)
-        assert result.stdout == "" and result.stderr.startswith("Error: ")
+        assert result.stdout == "" and "Error: " in result.stderr
         assert sorted(self.folder.rglob("*")) == before
         return result.stderr
 

@@ -90,10 +90,21 @@ class Reference:
         n_neighbors: int,
         ids: pa.Array | None,
         seed: int,
+        search_index: RowIndex | None = None,
     ) -> Reference:
         """Index the points of the reference rows and calibrate on rows kept out of training.
 
-        Without held-out rows the reference rows calibrate themselves, each compared with the others.
+        Parameters
+        ----------
+        points, rows
+            The rows that strangeness is measured against.
+        held_out
+            Rows kept out of training; without them the reference rows calibrate themselves, each compared with the
+            others.
+        ids
+            Names of the rows of the search index.
+        search_index
+            Where similar rows are searched, if that is to hold more rows than `rows`.
         """
         measured = np.arange(len(points))
         if len(measured) > MAX_MEASURED:
@@ -101,9 +112,10 @@ class Reference:
         few = points[measured]
         scale = {name: _neighbour_distance(few.vectors[name]) for name in JOINED if name in few.vectors}
         bare = cls({}, scale, n_neighbors, ids, Calibration({}, np.empty(0), held_out is not None))
-        spaces = (*DISTANCE_SPACES, SEARCH_SPACE)
-        indexes = {name: RowIndex.build(bare.vectors(points, name), rows, seed=seed) for name in spaces}
-        bare = dataclasses.replace(bare, indexes=indexes)
+        indexes = {name: RowIndex.build(bare.vectors(points, name), rows, seed=seed) for name in DISTANCE_SPACES}
+        if search_index is None:
+            search_index = RowIndex.build(points.vectors[SEARCH_SPACE], rows, seed=seed)
+        bare = dataclasses.replace(bare, indexes={**indexes, SEARCH_SPACE: search_index})
         own = bare.evidence(few, exclude=rows[measured]).pieces
         scales = {name: PieceScale.measure(values, weight=WEIGHTS[name]) for name, values in own.items()}
         evidence = own if held_out is None else bare.evidence(held_out).pieces
@@ -112,6 +124,7 @@ class Reference:
 
     @property
     def rows(self) -> Int64[np.ndarray, " n"]:
+        """The rows that can be found by search."""
         return self.indexes[SEARCH_SPACE].rows
 
     def __len__(self) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
+from torch.nn.functional import normalize
 
 from tabmoco.config import PretrainConfig
 from tabmoco.corruption import Corruption
@@ -20,10 +21,12 @@ from tabmoco.devices import resolve_device
 from tabmoco.errors import CheckpointError, TableError
 from tabmoco.model import RowModel, build_untrained
 from tabmoco.model_files import check_target
+from tabmoco.neighbors.index import RowIndex
 from tabmoco.neighbors.reference import Reference
 from tabmoco.nn.encoder import RowEncoder
 from tabmoco.objectives import Pretext
 from tabmoco.objectives.moco import MoCo
+from tabmoco.plausibility import corruption_plausibility
 from tabmoco.tables.preprocess import Preprocessor
 from tabmoco.tables.source import TableSource, open_table
 from tabmoco.tables.store import EncodedTable
@@ -33,13 +36,13 @@ from tabmoco.training.display import training_display
 from tabmoco.training.loop import Progress, TrainingRows, steps_within, timed_copy, train
 from tabmoco.training.monitor import Monitor, verdict
 
-DEFAULT_STEPS = 1_500
+DEFAULT_STEPS = 1_000
 DEFAULT_MAX_EPOCHS = 300
 
 MIN_HELD_OUT_TABLE = 500
 """A table of fewer rows keeps none out: every row is needed, and the reference rows calibrate themselves."""
 
-MONITOR, SPLIT, REFERENCE = 3, 4, 5
+MONITOR, SPLIT, REFERENCE, PLAUSIBILITY = 3, 4, 5, 6
 """Streams of randomness beside those of the batches."""
 
 AUTO_INDEX_ROWS = 100_000
@@ -128,6 +131,9 @@ def pretrain(
         model.reference = _reference(model, encoded, kept, held)
         model.record["n_indexed"] = len(model.reference)
         if directory is not None and checkpoint is not None:
+            model.record["plausibility"] = corruption_plausibility(
+                data.cells, preprocessor.layout, config.corruption, seed=derive_seed(config.seed, PLAUSIBILITY)
+            )
             model.save(directory, overwrite=overwrite)
             shutil.rmtree(checkpoint.parent, ignore_errors=True)
         display.say(model.record["verdict"])
@@ -167,30 +173,31 @@ def _n_steps(pretext: Pretext, data: TrainingRows, corruption: Corruption, confi
 
 def _reference(model: RowModel, encoded: EncodedTable, kept: np.ndarray, held: np.ndarray) -> Reference:
     """Refresh the queue's rows, uncorrupted, with the final encoder; add more rows if asked; index and calibrate."""
-    config = model.config
-    rows = np.sort(_reference_rows(model, kept))
-    points = model.points(encoded.cells[torch.from_numpy(rows)])
+    config, seed = model.config.index, derive_seed(model.config.seed, REFERENCE)
+    rows = _reference_rows(model, kept)
+    scored, rows = np.sort(rows[: config.score_rows]), np.sort(rows)
+    points = model.points(encoded.cells[torch.from_numpy(scored)])
     held_out = model.points(encoded.cells[torch.from_numpy(held)]) if len(held) else None
+    search_index = None
+    if len(rows) > len(scored):
+        embedding = torch.from_numpy(model.embed_cells(encoded.cells[torch.from_numpy(rows)]))
+        search_index = RowIndex.build(normalize(embedding, dim=-1).numpy(), rows, seed=seed)
     ids = None if encoded.ids is None else encoded.ids.take(pa.array(rows))
     return Reference.build(
-        points, rows, held_out, n_neighbors=config.index.n_neighbors, ids=ids, seed=derive_seed(config.seed, REFERENCE)
+        points, scored, held_out, n_neighbors=config.n_neighbors, ids=ids, seed=seed, search_index=search_index
     )
 
 
 def _reference_rows(model: RowModel, kept: np.ndarray) -> np.ndarray:
-    """Which training rows to index: the queue's, and as many more as `index.rows` asks for."""
+    """Which training rows to index: the queue's first, then as many more as `index.rows` asks for, drawn at random."""
     wanted = model.config.index.rows
     queued = [o.queue.rows().cpu().numpy() for o in model.pretext.objectives.values() if isinstance(o, MoCo)]
     rows = queued[0] if queued else np.empty(0, dtype=np.int64)
     if wanted == "queue" and queued:
         return rows
     n_wanted = len(kept) if wanted in ("all", "queue") else AUTO_INDEX_ROWS if wanted == "auto" else int(wanted)
-    if n_wanted >= len(kept):
-        return kept
-    others = np.setdiff1d(kept, rows, assume_unique=True)
-    generator = np.random.default_rng(derive_seed(model.config.seed, REFERENCE))
-    more = generator.choice(others, max(0, n_wanted - len(rows)), replace=False)
-    return np.concatenate([rows, more])[:n_wanted]
+    others = np.random.default_rng(derive_seed(model.config.seed, REFERENCE)).permutation(np.setdiff1d(kept, rows))
+    return np.concatenate([rows, others])[:n_wanted]
 
 
 def _check_no_run(checkpoint: Path | None, *, resume: bool, overwrite: bool) -> None:
