@@ -208,7 +208,6 @@ def score(
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Add the cells that make a row strange.")] = False,
     top: Annotated[int, typer.Option(min=0, metavar="N", help="Rows to print, strangest first.")] = 10,
-    same_rows: SameRows = None,
     id_column: IdColumn = None,
     device: Device = None,
     overwrite: Overwrite = False,
@@ -224,7 +223,7 @@ def score(
 
     strangest = Strangest(top, fields)
     sent = _send(
-        loaded.iter_scores(source, fpr=fpr, explain=explain, same_rows=_same_rows(loaded, source, same_rows)),
+        loaded.iter_scores(source, fpr=fpr, explain=explain),
         fields,
         see=strangest.see,
         label="Scoring",

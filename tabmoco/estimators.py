@@ -333,7 +333,7 @@ class TabMoCoDetector(OutlierMixin, _RowModelEstimator):
         """
         contamination = _checked_contamination(self.contamination)
         source = self._pretrain(X)
-        self.training_scores_ = -_column(self.model_.score(source, same_rows=True), "anomaly_score")
+        self.training_scores_ = -_column(self.model_.score(source), "anomaly_score")
         if contamination is None:
             reference = self.model_.reference
             assert reference is not None

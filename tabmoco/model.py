@@ -185,16 +185,11 @@ class RowModel:
 
     # ---------------------------------------------------------------- score
 
-    def score(
-        self,
-        table: Any,
-        *,
-        fpr: float | None = None,
-        explain: bool = False,
-        top_cells: int = 5,
-        same_rows: bool = False,
-    ) -> pa.Table:
+    def score(self, table: Any, *, fpr: float | None = None, explain: bool = False, top_cells: int = 5) -> pa.Table:
         """Anomaly scores of all rows.
+
+        A row is compared with the reference rows apart from one exact twin, so the rows the model was trained on can be
+        scored like any others.
 
         Parameters
         ----------
@@ -203,8 +198,6 @@ class RowModel:
         explain
             Add `cells`: the `top_cells` cells that make up most of each score, with the value found, the value expected
             given the rest of the row, and the share of the score.
-        same_rows
-            The table is the one the model was trained on, so that no row is compared with itself.
 
         Returns
         -------
@@ -212,7 +205,7 @@ class RowModel:
         (share of normal rows at least as strange), `is_anomaly`, `nearest_row_id`, and `cells` if asked.
         """
         source = self._open(table)
-        batches = self.iter_scores(source, fpr=fpr, explain=explain, top_cells=top_cells, same_rows=same_rows)
+        batches = self.iter_scores(source, fpr=fpr, explain=explain, top_cells=top_cells)
         return pa.Table.from_batches(batches, schema=self.score_schema(source, explain=explain))
 
     def iter_scores(
@@ -222,7 +215,6 @@ class RowModel:
         fpr: float | None = None,
         explain: bool = False,
         top_cells: int = 5,
-        same_rows: bool = False,
         batch_rows: int = BATCH_ROWS,
     ) -> Iterator[pa.RecordBatch]:
         """`score`, batch by batch."""
@@ -231,12 +223,11 @@ class RowModel:
         fpr = self.config.index.fpr if fpr is None else fpr
         for batch, cells in self._batches(source, batch_rows):
             points = self.points(cells)
-            exclude = batch.rows if same_rows else None
-            evidence = reference.evidence(points, exclude=exclude)
+            evidence = reference.evidence(points)
             pieces = reference.calibration.pieces(evidence.pieces)
             score = np.sum(list(pieces.values()), axis=0)
             p_value = reference.calibration.p_value(score)
-            _, nearest = reference.indexes[SEARCH_SPACE].search(points.vectors[SEARCH_SPACE], 1, exclude=exclude)
+            _, nearest = reference.nearest(points, SEARCH_SPACE, 1)
             columns = [_names(batch), score, p_value, p_value <= fpr, reference.names(nearest[:, 0])]
             if explain:
                 contribution = self._contribution(points, evidence.neighbours, pieces)
@@ -254,14 +245,14 @@ class RowModel:
         ]
         return pa.schema([*fields, pa.field("cells", STRANGE_CELLS)] if explain else fields)
 
-    def contributions(self, table: Any, *, same_rows: bool = False) -> Float[np.ndarray, "N C"]:
+    def contributions(self, table: Any) -> Float[np.ndarray, "N C"]:
         """How much each cell adds to its row's anomaly score; the columns are those of `schema.used`. Rows sum to the
         score."""
         source, reference = self._open(table), self._reference()
         parts = [np.zeros((0, self.preprocessor.layout.n_columns))]
-        for batch, cells in self._batches(source, BATCH_ROWS):
+        for _, cells in self._batches(source, BATCH_ROWS):
             points = self.points(cells)
-            evidence = reference.evidence(points, exclude=batch.rows if same_rows else None)
+            evidence = reference.evidence(points)
             parts.append(self._contribution(points, evidence.neighbours, reference.calibration.pieces(evidence.pieces)))
         return np.concatenate(parts)
 
@@ -285,7 +276,8 @@ class RowModel:
                     given, scalings, number.cpu(), [logit.cpu() for logit in logits]
                 )
             surprise = self._surprise(batch)
-            parts.append(Points({name: v.cpu().numpy() for name, v in vectors.items()}, surprise.cpu().numpy()))
+            arrays = {name: vector.cpu().numpy() for name, vector in vectors.items()}
+            parts.append(Points(arrays, surprise.cpu().numpy(), given.content_hash().numpy()))
         return Points.cat(parts)
 
     def _surprise(self, cells: CellBatch) -> Float[Tensor, "N C"]:

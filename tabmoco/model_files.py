@@ -43,7 +43,7 @@ from tabmoco.errors import ModelFileError, TabmocoError
 from tabmoco.model import RowModel, build_untrained
 from tabmoco.neighbors.anomaly import Calibration, PieceScale
 from tabmoco.neighbors.index import RowIndex
-from tabmoco.neighbors.reference import Reference
+from tabmoco.neighbors.reference import DISTANCE_SPACES, SEARCH_SPACE, WEIGHTS, Reference
 from tabmoco.tables.preprocess import Preprocessor
 
 FORMAT_VERSION = 1
@@ -77,19 +77,20 @@ def check_target(directory: Path, *, overwrite: bool) -> None:
 
 def load_model(directory: Path, *, device: str = "auto") -> RowModel:
     """Read a model directory after checking that it is whole, unaltered and of this format version."""
-    files = _checked_files(directory)
     try:
-        return _read(directory, files, device)
+        return _read(directory, _checked_files(directory), device)
     except TabmocoError:
         raise
+    except OSError as error:
+        raise ModelFileError(f"{error.filename or directory} cannot be read: {error.strerror or error}.") from error
     except (
-        OSError,
-        KeyError,
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        MemoryError,
+        RuntimeError,
         TypeError,
         ValueError,
-        RuntimeError,
-        IndexError,
-        AttributeError,
         SafetensorError,
         pa.ArrowException,
     ) as error:
@@ -150,7 +151,18 @@ def _read(directory: Path, files: set[str], device: str) -> RowModel:
     record = _read_json(directory / "record.json")
     lines = (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     record["metrics"] = [json.loads(line) for line in lines]
-    return RowModel(config, preprocessor, pretext, reference, record, resolve_device(device))
+    model = RowModel(config, preprocessor, pretext, reference, record, resolve_device(device))
+    _try_out(model)
+    return model
+
+
+def _try_out(model: RowModel) -> None:
+    """Send a row of missing cells through everything: parts that do not fit together fail here, not at first use."""
+    row = pa.table({name: pa.nulls(1) for name in model.preprocessor.layout.columns})
+    model.card()
+    model.embed(row)
+    if model.reference is not None:
+        model.score(row, explain=True)
 
 
 def _read_reference(directory: Path, files: set[str]) -> Reference:
@@ -169,8 +181,25 @@ def _read_reference(directory: Path, files: set[str]) -> Reference:
         np.asarray(settings["scores"], dtype=np.float64),
         bool(settings["held_out"]),
     )
-    indexes = {space: RowIndex.from_arrays(parts) for space, parts in spaces.items()}
-    return Reference(indexes, settings["joint_scale"], int(settings["n_neighbors"]), ids, calibration)
+    indexes = {space: RowIndex.from_arrays(spaces[space]) for space in (*DISTANCE_SPACES, SEARCH_SPACE)}
+    reference = Reference(indexes, settings["joint_scale"], int(settings["n_neighbors"]), ids, calibration)
+    _check_reference(reference)
+    return reference
+
+
+def _check_reference(reference: Reference) -> None:
+    calibration = reference.calibration
+    scores = calibration.scores
+    if reference.n_neighbors < 1 or (reference.ids is not None and len(reference.ids) != len(reference)):
+        raise ModelFileError("the index must have at least 1 neighbour to ask for and an id per row, if it has ids.")
+    if any(index.content is None for index in reference.indexes.values()):
+        raise ModelFileError("the index must hold a content hash per row, to tell a row's exact twin.")
+    if calibration.scales.keys() != WEIGHTS.keys():
+        raise ModelFileError(f"the calibration must be of {', '.join(WEIGHTS)}, got {', '.join(calibration.scales)}.")
+    if scores.ndim != 1 or not np.isfinite(scores).all() or (np.diff(scores) < 0).any():
+        raise ModelFileError("the calibration scores must be finite and ascending.")
+    if not all(scale.spread > 0 for scale in calibration.scales.values()):
+        raise ModelFileError("the spread of every piece of evidence must be above 0.")
 
 
 def _checked_files(directory: Path) -> set[str]:
@@ -182,7 +211,7 @@ def _checked_files(directory: Path) -> set[str]:
         raise ModelFileError(f"{directory} has no {MANIFEST}, so it is no model directory, or its writing never ended.")
     manifest = _read_json(path)
     version = manifest.get("format_version") if isinstance(manifest, dict) else None
-    if not isinstance(version, int):
+    if type(version) is not int:
         raise ModelFileError(f"{path} states no format version; the file is damaged: train the model again.")
     if version != FORMAT_VERSION:
         age = "newer" if version > FORMAT_VERSION else "older"
@@ -257,6 +286,10 @@ def _write_json(path: Path, value: Any) -> None:
 
 def _read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except (OSError, ValueError, RecursionError) as error:
         raise ModelFileError(f"{path} cannot be read as JSON ({error}); the file is damaged.") from error
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")

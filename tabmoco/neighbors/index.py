@@ -1,7 +1,10 @@
-"""A FAISS index over rows' vectors that knows which row each vector came from.
+"""An index over rows' vectors that knows which row each vector came from.
 
-The index is kept in files as plain arrays, never in FAISS's own format: its reader trusts the counts it finds in a file
-and can be made to crash. Rebuilding from arrays costs one copy.
+Many rows are searched in FAISS's lists, few exhaustively, by a matrix product of torch's: on processors newer than the
+BLAS inside FAISS's wheels its own exhaustive search falls back to plain loops and takes five times as long.
+
+The index is kept in files as plain arrays, never in FAISS's own format: its reader trusts the counts it finds in a
+file and can be made to crash. Rebuilding from arrays costs one copy.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import math
 
 import faiss
 import numpy as np
+import torch
 from jaxtyping import Float, Int64
 
 from tabmoco.errors import IndexMismatchError, ModelFileError
@@ -21,6 +25,12 @@ RECALL = 0.99
 """Share of the ten nearest rows that a search in lists must find, on a sample, when the index is built."""
 
 RECALL_SAMPLE = 200
+
+QUERIES_AT_ONCE = 1_024
+
+SPARE = 8
+"""Rows found beyond those asked for: the square of a difference, expanded, is not exact, so the last ones could be the
+wrong ones. All are then measured exactly."""
 
 NO_NEIGHBOUR = -1
 """Row id where there are fewer neighbours than were asked for."""
@@ -38,6 +48,8 @@ class RowIndex:
     centroids, list_of_vector, n_probes
         How a large index is divided into lists, and how many of them a search visits; none for an index searched
         exhaustively. `RowIndex.build` makes them.
+    content
+        Content hash of each row, to know a row's exact twin.
     """
 
     def __init__(
@@ -47,6 +59,7 @@ class RowIndex:
         centroids: Float[np.ndarray, "L d"] | None = None,
         list_of_vector: Int64[np.ndarray, " n"] | None = None,
         n_probes: int = 1,
+        content: Int64[np.ndarray, " n"] | None = None,
     ):
         if len(vectors) != len(rows):
             raise ModelFileError(f"an index needs one row id per vector, got {len(vectors)} vectors, {len(rows)} ids.")
@@ -55,18 +68,28 @@ class RowIndex:
         self.centroids = centroids
         self.list_of_vector = list_of_vector
         self.n_probes = n_probes
+        self.content = content
+        self._by_content = None if content is None else np.argsort(content, kind="stable")
         self._by_row = np.argsort(self.rows, kind="stable")
+        self._square = np.square(self.vectors).sum(1)
         self._index = self._assemble()
 
     @classmethod
-    def build(cls, vectors: Float[np.ndarray, "n d"], rows: Int64[np.ndarray, " n"], *, seed: int = 0) -> RowIndex:
+    def build(
+        cls,
+        vectors: Float[np.ndarray, "n d"],
+        rows: Int64[np.ndarray, " n"],
+        *,
+        content: Int64[np.ndarray, " n"] | None = None,
+        seed: int = 0,
+    ) -> RowIndex:
         """Index the vectors: exhaustively searched up to `FLAT_UP_TO` rows, in lists around k-means centroids above.
 
         The number of lists visited is the smallest that finds `RECALL` of the ten nearest rows on a sample.
         """
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
         if len(vectors) <= FLAT_UP_TO:
-            return cls(vectors, rows)
+            return cls(vectors, rows, content=content)
         generator = np.random.default_rng(seed)
         n_lists = int(2 * math.sqrt(len(vectors)))
         sample = generator.choice(len(vectors), min(len(vectors), 32 * n_lists), replace=False)
@@ -75,13 +98,14 @@ class RowIndex:
         )
         kmeans.train(vectors[np.sort(sample)])
         _, nearest = kmeans.index.search(vectors, 1)
-        index = cls(vectors, rows, kmeans.centroids, nearest[:, 0].astype(np.int64))
+        index = cls(vectors, rows, kmeans.centroids, nearest[:, 0].astype(np.int64), content=content)
         index._choose_probes(vectors[generator.choice(len(vectors), RECALL_SAMPLE, replace=False)])
         return index
 
     def _choose_probes(self, queries: Float[np.ndarray, "N d"]) -> None:
-        exact = faiss.knn(queries, self.vectors, 11)[1]
-        n_lists = 0 if self.centroids is None else len(self.centroids)
+        exact = self._exhaustive(queries, 11)
+        assert self._index is not None and self.centroids is not None, "only lists are probed"
+        n_lists = len(self.centroids)
         while self.n_probes < n_lists:
             self._index.nprobe = self.n_probes
             found = self._index.search(queries, 11)[1]
@@ -91,12 +115,11 @@ class RowIndex:
             self.n_probes = min(n_lists, self.n_probes + max(1, self.n_probes // 2))
         self._index.nprobe = self.n_probes
 
-    def _assemble(self) -> faiss.Index:
-        width = self.vectors.shape[1]
+    def _assemble(self) -> faiss.Index | None:
+        """FAISS's lists; none for an index searched exhaustively."""
         if self.centroids is None or self.list_of_vector is None:
-            index = faiss.IndexFlatL2(width)
-            index.add(self.vectors)
-            return index
+            return None
+        width = self.vectors.shape[1]
         n_lists = len(self.centroids)
         self._quantizer = faiss.IndexFlatL2(width)  # FAISS holds a bare pointer to it: keep it alive
         self._quantizer.add(np.ascontiguousarray(self.centroids, dtype=np.float32))
@@ -151,7 +174,13 @@ class RowIndex:
             )
         wanted = min(k + (exclude is not None), max(1, len(self)))
         queries = np.ascontiguousarray(queries, dtype=np.float32)
-        distance, place = self._measure(queries, self._index.search(queries, wanted)[1])
+        found = min(wanted + SPARE, max(1, len(self)))
+        if self._index is None:
+            place = self._exhaustive(queries, found)
+        else:
+            place = self._index.search(queries, found)[1]
+        distance, place = self._measure(queries, place)
+        distance, place = distance[:, :wanted], place[:, :wanted]
         row = np.where(place >= 0, self.rows[np.maximum(place, 0)], NO_NEIGHBOUR) if len(self) else place
         if exclude is not None:
             own = row == np.asarray(exclude)[:, None]
@@ -165,13 +194,24 @@ class RowIndex:
             row = np.pad(row, ((0, 0), (0, short)), constant_values=NO_NEIGHBOUR)
         return distance, row
 
+    def _exhaustive(self, queries: Float[np.ndarray, "N d"], k: int) -> Int64[np.ndarray, "N k"]:
+        """Places of about the `k` nearest vectors: `|x|² − 2 q·x` orders them as the distance does."""
+        if not len(self):
+            return np.full((len(queries), k), NO_NEIGHBOUR, dtype=np.int64)
+        square, transposed = torch.from_numpy(self._square), torch.from_numpy(self.vectors).T
+        parts = [np.empty((0, k), dtype=np.int64)]
+        for block in torch.from_numpy(queries).split(QUERIES_AT_ONCE):
+            order = torch.addmm(square, block, transposed, alpha=-2)
+            parts.append(order.topk(k, largest=False).indices.numpy())
+        return np.concatenate(parts)
+
     def _measure(
         self, queries: Float[np.ndarray, "N d"], place: Int64[np.ndarray, "N k"]
     ) -> tuple[Float[np.ndarray, "N k"], Int64[np.ndarray, "N k"]]:
-        """Distances to the vectors FAISS found, infinite for none, and their places, nearest first.
+        """Exact distances to the vectors at these places, infinite for none, and the places, nearest first.
 
-        FAISS expands the square of a difference, which loses small distances between long vectors, and not the same
-        digits for a query alone as among many.
+        The expanded square that found them loses small distances between long vectors, and not the same digits for a
+        query alone as among many.
         """
         distance = np.full(place.shape, np.inf, dtype=np.float32)
         for rank, column in enumerate(place.T):
@@ -179,6 +219,17 @@ class RowIndex:
             distance[found, rank] = np.linalg.norm(queries[found] - self.vectors[column[found]], axis=1)
         order = np.lexsort((place, distance))
         return np.take_along_axis(distance, order, axis=1), np.take_along_axis(place, order, axis=1)
+
+    def twins(self, content: Int64[np.ndarray, " N"]) -> Int64[np.ndarray, " N"]:
+        """An indexed row of the same content for each query, `NO_NEIGHBOUR` if there is none.
+
+        Left out of a search, it makes a row that is indexed and its exact copy that is not count alike.
+        """
+        if self.content is None or self._by_content is None or not len(self):
+            return np.full(len(content), NO_NEIGHBOUR, dtype=np.int64)
+        place = np.searchsorted(self.content, content, sorter=self._by_content)
+        place = self._by_content[np.minimum(place, len(self) - 1)]
+        return np.where(self.content[place] == content, self.rows[place], NO_NEIGHBOUR)
 
     def vectors_of(self, rows: Int64[np.ndarray, ...]) -> Float[np.ndarray, "... d"]:
         """The stored vectors of indexed rows; `NO_NEIGHBOUR` gives the first vector."""
@@ -191,6 +242,8 @@ class RowIndex:
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Everything needed to build this index again."""
         arrays = {"vectors": self.vectors, "rows": self.rows}
+        if self.content is not None:
+            arrays["content"] = self.content
         if self.centroids is not None and self.list_of_vector is not None:
             arrays |= {
                 "centroids": np.asarray(self.centroids),
@@ -215,4 +268,10 @@ class RowIndex:
         n_probes = 1 if lists is None else int(arrays["n_probes"][0])
         if centroids is not None and not 1 <= n_probes <= len(centroids):
             raise ModelFileError(f"an index of {len(centroids)} lists cannot visit {n_probes}; train the model again.")
-        return cls(arrays["vectors"], arrays["rows"], centroids, lists, n_probes)
+        content = arrays.get("content")
+        if content is not None and content.shape != arrays["rows"].shape:
+            raise ModelFileError(
+                f"an index needs one content hash per row, got {len(content)} for {len(arrays['rows'])}; the file is "
+                "damaged: train the model again."
+            )
+        return cls(arrays["vectors"], arrays["rows"], centroids, lists, n_probes, content)

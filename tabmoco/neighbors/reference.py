@@ -39,11 +39,15 @@ class Points:
 
     surprise: Float[np.ndarray, "N C"]
 
+    content: Int64[np.ndarray, " N"]
+    """Content hash of each row's cells."""
+
     def __len__(self) -> int:
         return len(self.surprise)
 
     def __getitem__(self, rows: np.ndarray | slice) -> Points:
-        return Points({name: vectors[rows] for name, vectors in self.vectors.items()}, self.surprise[rows])
+        vectors = {name: vectors[rows] for name, vectors in self.vectors.items()}
+        return Points(vectors, self.surprise[rows], self.content[rows])
 
     @staticmethod
     def cat(parts: list[Points]) -> Points:
@@ -51,6 +55,7 @@ class Points:
         return Points(
             {name: np.concatenate([part.vectors[name] for part in parts]) for name in names},
             np.concatenate([part.surprise for part in parts]),
+            np.concatenate([part.content for part in parts]),
         )
 
 
@@ -66,7 +71,11 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Reference:
-    """Indexed reference rows with their calibration."""
+    """Indexed reference rows with their calibration.
+
+    No row is compared with its exact twin: a reference row scored again would else be compared with itself and never be
+    strange. One twin is left out, so a row with several copies is still an ordinary one.
+    """
 
     indexes: Mapping[str, RowIndex]
 
@@ -112,11 +121,14 @@ class Reference:
         few = points[measured]
         scale = {name: _neighbour_distance(few.vectors[name]) for name in JOINED if name in few.vectors}
         bare = cls({}, scale, n_neighbors, ids, Calibration({}, np.empty(0), held_out is not None))
-        indexes = {name: RowIndex.build(bare.vectors(points, name), rows, seed=seed) for name in DISTANCE_SPACES}
-        if search_index is None:
-            search_index = RowIndex.build(points.vectors[SEARCH_SPACE], rows, seed=seed)
-        bare = dataclasses.replace(bare, indexes={**indexes, SEARCH_SPACE: search_index})
-        own = bare.evidence(few, exclude=rows[measured]).pieces
+        spaces = DISTANCE_SPACES if search_index is not None else (*DISTANCE_SPACES, SEARCH_SPACE)
+        indexes = {
+            name: RowIndex.build(bare.vectors(points, name), rows, content=points.content, seed=seed) for name in spaces
+        }
+        if search_index is not None:
+            indexes[SEARCH_SPACE] = search_index
+        bare = dataclasses.replace(bare, indexes=indexes)
+        own = bare.evidence(few).pieces
         scales = {name: PieceScale.measure(values, weight=WEIGHTS[name]) for name, values in own.items()}
         evidence = own if held_out is None else bare.evidence(held_out).pieces
         scores = sum(piece(evidence[name]) for name, piece in scales.items())
@@ -136,11 +148,16 @@ class Reference:
             return points.vectors[space]
         return np.concatenate([points.vectors[name] / np.float32(scale) for name, scale in self.joint_scale.items()], 1)
 
-    def evidence(self, points: Points, *, exclude: Int64[np.ndarray, " N"] | None = None) -> Evidence:
+    def nearest(self, points: Points, space: str, k: int) -> tuple[Float[np.ndarray, "N k"], Int64[np.ndarray, "N k"]]:
+        """Distances and rows of the `k` nearest reference rows in a space, apart from one exact twin."""
+        index = self.indexes[space]
+        return index.search(self.vectors(points, space), k, exclude=index.twins(points.content))
+
+    def evidence(self, points: Points) -> Evidence:
         """Mean distance to the nearest reference rows in each space, and the surprise summed over the cells."""
         pieces, neighbours = {}, {}
         for name in DISTANCE_SPACES:
-            distance, row = self.indexes[name].search(self.vectors(points, name), self.n_neighbors, exclude=exclude)
+            distance, row = self.nearest(points, name, self.n_neighbors)
             found = np.isfinite(distance)
             n_found = np.maximum(found.sum(1), 1)
             pieces[name] = np.where(found, distance, 0).sum(1, dtype=np.float64) / n_found

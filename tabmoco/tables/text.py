@@ -14,6 +14,7 @@ from jaxtyping import Float32
 from scipy import sparse
 from sklearn.utils.extmath import randomized_svd
 
+from tabmoco.errors import ModelFileError
 from tabmoco.tables.encoders import Slots, indices_and_missing
 from tabmoco.tables.notices import Notices
 
@@ -95,9 +96,13 @@ class TextEncoder:
 
     @classmethod
     def from_json(cls, values: dict[str, Any], arrays: dict[str, np.ndarray]) -> TextEncoder:
-        return cls(
-            values["column"], arrays["weights"], arrays["components"], arrays["centre"], scale=float(values["scale"])
-        )
+        weights, components, centre = arrays["weights"], arrays["components"], arrays["centre"]
+        if weights.shape != (N_BUCKETS,) or components.shape != (N_BUCKETS, *centre.shape):
+            raise ModelFileError(
+                f"the arrays of text column {values['column']!r} must be of {N_BUCKETS:,} buckets, got "
+                f"{weights.shape}, {components.shape} and {centre.shape}; train the model again."
+            )
+        return cls(values["column"], weights, components, centre, scale=float(values["scale"]))
 
 
 def _distinct(cells: pa.DictionaryArray) -> tuple[pa.StringArray, np.ndarray]:

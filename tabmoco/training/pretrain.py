@@ -180,8 +180,9 @@ def _reference(model: RowModel, encoded: EncodedTable, kept: np.ndarray, held: n
     held_out = model.points(encoded.cells[torch.from_numpy(held)]) if len(held) else None
     search_index = None
     if len(rows) > len(scored):
-        embedding = torch.from_numpy(model.embed_cells(encoded.cells[torch.from_numpy(rows)]))
-        search_index = RowIndex.build(normalize(embedding, dim=-1).numpy(), rows, seed=seed)
+        cells = encoded.cells[torch.from_numpy(rows)]
+        direction = normalize(torch.from_numpy(model.embed_cells(cells)), dim=-1).numpy()
+        search_index = RowIndex.build(direction, rows, content=cells.content_hash().numpy(), seed=seed)
     ids = None if encoded.ids is None else encoded.ids.take(pa.array(rows))
     return Reference.build(
         points, scored, held_out, n_neighbors=config.n_neighbors, ids=ids, seed=seed, search_index=search_index

@@ -82,7 +82,9 @@ def change(config: PretrainConfig = SMALL, *, seed: int | None = None, **groups:
 
 def assert_same(model: RowModel, other: RowModel) -> None:
     """Equal to the last bit, in everything but the time of day."""
-    for (name, mine), theirs in zip(model.pretext.state_dict().items(), other.pretext.state_dict().values(), strict=True):
+    for (name, mine), theirs in zip(
+        model.pretext.state_dict().items(), other.pretext.state_dict().values(), strict=True
+    ):
         assert torch.equal(mine, theirs), name
     assert_same_reference(model.reference, other.reference)
     assert {**model.record, "created": ""} == {**other.record, "created": ""}
@@ -315,7 +317,10 @@ def test_an_interrupted_run_is_not_silently_thrown_away(halted, undisturbed, tmp
     shutil.copytree(halted.with_name("model.training"), tmp_path / "model.training")
     out = tmp_path / "model"
     before = checkpoint_of(out).read_bytes()
-    with monkeypatch.context() as patch, pytest.raises(CheckpointError, match=r"model\.training.*--resume.*--overwrite"):
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(CheckpointError, match=r"model\.training.*--resume.*--overwrite"),
+    ):
         patch.setattr(tabmoco.training.pretrain, "_open", lambda *_: pytest.fail("the table was read first"))
         pretrain(make_table(), SMALL, out=out)
     assert checkpoint_of(out).read_bytes() == before
@@ -603,7 +608,7 @@ def test_tiny_tables(tmp_path, n_rows):
     table = make_table(n_rows)
     model = pretrain(table, SMALL, out=tmp_path / "model")
     assert sorted(queue_of(model.pretext).rows().tolist()) == list(range(n_rows)) == model.reference.rows.tolist()
-    for scores in (model.score(table, explain=True), model.score(table, same_rows=True)):
+    for scores in (model.score(table, explain=True), model.score(table)):
         assert np.isfinite(scores["anomaly_score"].to_numpy()).all()
         assert (scores["p_value"].to_numpy() > 0).all() and (scores["p_value"].to_numpy() <= 1).all()
     assert np.isfinite(model.embed(table)).all()
@@ -642,7 +647,7 @@ def test_training_on_numbers_that_blow_up_is_an_error_and_leaves_no_model(tmp_pa
 def test_the_record_is_json_safe_and_complete(undisturbed):
     record = undisturbed.record
     assert json.loads(json.dumps(record, allow_nan=False)) == record
-    assert record["table"] == "DataFrame"
+    assert record["table"] == "pandas DataFrame"
     assert (record["n_rows"], record["n_trained"], record["n_held_out"], record["n_indexed"]) == (520, 468, 52, 468)
     assert (record["n_steps"], record["steps_done"], record["stopped_early"]) == (N_STEPS, N_STEPS, False)
     assert isinstance(record["worked"], bool) and record["verdict"].startswith("Training ")
