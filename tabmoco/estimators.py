@@ -240,8 +240,7 @@ class TabMoCoDetector(OutlierMixin, _RowModelEstimator):
     """Finds strange rows: unlike the most similar training rows, or with cells that do not fit one another.
 
     As everywhere in scikit-learn higher scores mean more ordinary rows: `score_samples` is minus the anomaly score. A
-    training row that is scored again finds itself among the training rows and looks more ordinary than it did in
-    `training_scores_`.
+    row is compared with the training rows apart from one exact twin, so training rows are scored like any others.
 
     Every parameter not described here is that of `TabMoCoEmbedder`; every one that is None takes its value from
     `config`.
@@ -264,8 +263,6 @@ class TabMoCoDetector(OutlierMixin, _RowModelEstimator):
         The trained model.
     offset_ : float
         Rows whose `score_samples` lies below are flagged.
-    training_scores_ : ndarray of shape (n_samples,)
-        Minus the anomaly score of each training row, compared with the other rows, not with itself.
     n_features_in_ : int
         Number of columns seen in `fit`, without an id column.
     feature_names_in_ : ndarray of shape (n_features_in_,)
@@ -333,7 +330,6 @@ class TabMoCoDetector(OutlierMixin, _RowModelEstimator):
         """
         contamination = _checked_contamination(self.contamination)
         source = self._pretrain(X)
-        self.training_scores_ = -_column(self.model_.score(source), "anomaly_score")
         if contamination is None:
             reference = self.model_.reference
             assert reference is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +28,7 @@ from tabmoco.objectives import Pretext, build_pretext
 from tabmoco.objectives.masked_cells import MaskedCells, cell_surprise
 from tabmoco.tables.cell_words import expected_words, found_words
 from tabmoco.tables.cells import CellBatch
+from tabmoco.tables.notices import TabmocoWarning
 from tabmoco.tables.preprocess import Preprocessor
 from tabmoco.tables.schema import Schema
 from tabmoco.tables.source import TableBatch, TableSource, open_table
@@ -221,6 +224,14 @@ class RowModel:
         source, reference = self._open(table), self._reference()
         schema = self.score_schema(source, explain=explain)
         fpr = self.config.index.fpr if fpr is None else fpr
+        n_calibration = len(reference.calibration.scores)
+        if 0 < fpr * (n_calibration + 1) < 1:
+            warnings.warn(
+                f"fpr={fpr:g} needs at least {math.ceil(1 / fpr) - 1:,} calibration rows, the model has "
+                f"{n_calibration:,}: no row can be flagged; use an fpr of at least {1 / (n_calibration + 1):.3g}.",
+                TabmocoWarning,
+                stacklevel=2,
+            )
         for batch, cells in self._batches(source, batch_rows):
             points = self.points(cells)
             evidence = reference.evidence(points)

@@ -340,12 +340,6 @@ def test_scores_are_minus_the_anomaly_score(detector, frame):
     np.testing.assert_array_equal(detector.p_values(frame), scored["p_value"].to_numpy())
 
 
-def test_a_training_row_is_compared_with_the_others(detector, frame):
-    expected = -detector.model_.score(frame)["anomaly_score"].to_numpy()
-    np.testing.assert_array_equal(detector.training_scores_, expected)
-    assert (detector.training_scores_ < detector.score_samples(frame)).mean() > 0.9
-
-
 def test_predictions_are_those_of_the_conformal_calibration():
     detector = TabMoCoDetector(config=SMALL, fpr=0.1).fit(make_array(600))
     strange = np.concatenate([make_array(200, seed=1), 6 * make_array(50, seed=2)])

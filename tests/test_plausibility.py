@@ -12,7 +12,9 @@ LAYOUT = Layout(("a", "b", "c"), (0, 1, 2), (), ())
 
 
 def rows(number: torch.Tensor) -> CellBatch:
-    return CellBatch(number, torch.zeros(len(number), 0, dtype=torch.int64), torch.zeros(number.shape, dtype=torch.bool))
+    return CellBatch(
+        number, torch.zeros(len(number), 0, dtype=torch.int64), torch.zeros(number.shape, dtype=torch.bool)
+    )
 
 
 def test_swaps_show_where_columns_depend_on_one_another_and_not_where_they_do_not():

@@ -125,7 +125,9 @@ def test_the_difference_from_a_single_neighbour_is_the_evidence_cell_by_cell():
 def test_without_a_decoder_the_joint_space_is_the_embedding():
     known = points(60, seed=0)
     vectors = {name: v for name, v in known.vectors.items() if name != "residual"}
-    reference = Reference.build(Points(vectors, known.surprise, known.content), np.arange(60), None, n_neighbors=2, ids=None, seed=0)
+    reference = Reference.build(
+        Points(vectors, known.surprise, known.content), np.arange(60), None, n_neighbors=2, ids=None, seed=0
+    )
     assert list(reference.joint_scale) == ["embedding"]
     assert reference.indexes["joint"].vectors.shape == (60, 6)
 
