@@ -20,6 +20,16 @@ OUT = Path(__file__).parent / "output"
 N_LEARNED = 60_000
 
 
+def print_strange(model: tabmoco.RowModel, flights: pd.DataFrame, which: pd.Series) -> None:
+    explained = model.score(flights.loc[which], explain=True, top_cells=4)["cells"].to_pylist()
+    for flight, cells in zip(which, explained, strict=True):
+        row = flights.loc[flight]
+        print(f"   {row.carrier}{row.flight} {row.origin}→{row.dest}, 2013-{row.month:02d}-{row.day:02d}")
+        for cell in cells:
+            expected = "" if cell["expected"] is None else f", expected {cell['expected']}"
+            print(f"      {cell['share']:4.0%}  {cell['column']} = {cell['found']}{expected}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=None, help="training steps, instead of the default budget")
@@ -43,14 +53,12 @@ def main() -> None:
     print(f"   {scores.is_anomaly.sum():,} are flagged where 1 % of normal ones may be ({seconds:.0f} s).")
 
     print("\n3. The strangest flights, and the cells that make them strange:\n")
-    strangest = scores.sort_values("anomaly_score", ascending=False).row_id[:8].to_numpy()
-    explained = model.score(others.loc[strangest], explain=True, top_cells=4)["cells"].to_pylist()
-    for flight, cells in zip(strangest, explained, strict=True):
-        row = others.loc[flight]
-        print(f"   {row.carrier}{row.flight} {row.origin}→{row.dest}, 2013-{row.month:02d}-{row.day:02d}")
-        for cell in cells:
-            expected = "" if cell["expected"] is None else f", expected {cell['expected']}"
-            print(f"      {cell['share']:4.0%}  {cell['column']} = {cell['found']}{expected}")
+    strangest = scores.sort_values("anomaly_score", ascending=False).row_id
+    print_strange(model, others, strangest[:4])
+
+    print("\n   ... and of those that left within an hour of their time:\n")
+    punctual = others.index[others.dep_delay.abs() < 60]
+    print_strange(model, others, strangest[strangest.isin(punctual)][:6])
 
     print("\n4. An ordinary flight, and those most like it:\n")
     ordinary = int((scores.anomaly_score - scores.anomaly_score.median()).abs().idxmin())

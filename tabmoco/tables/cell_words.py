@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pyarrow as pa
 import torch
@@ -62,7 +64,8 @@ def expected_words(
             slot = first_number[owner]
             values = [preprocessor.decode_number(slot, value) for value in number[wanted, slot].tolist()]
             if facts.minimum is not None and facts.maximum is not None:
-                values = [min(max(value, facts.minimum), facts.maximum) for value in values]
+                digits = _digits(facts.maximum - facts.minimum)
+                values = [round(min(max(value, facts.minimum), facts.maximum), digits) for value in values]
             words[wanted] = [describe(value, facts.arrow_type) for value in values]
         else:
             probability, code = torch.softmax(logits[first_code[owner]][wanted], dim=-1).max(dim=-1)
@@ -70,3 +73,8 @@ def expected_words(
             names = [UNKNOWN if value is None else describe(value, facts.arrow_type) for value in decoded]
             words[wanted] = [f"{name} ({share:.0%})" for name, share in zip(names, probability.tolist(), strict=True)]
     return words.tolist()
+
+
+def _digits(spread: float) -> int:
+    """Decimals worth showing of an estimate in a column whose values spread this far: about a hundredth of it."""
+    return max(0, 2 - math.floor(math.log10(spread))) if spread > 0 else 0
