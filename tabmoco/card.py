@@ -30,7 +30,8 @@ def model_card(model: RowModel) -> str:
         *(f"| {_safe(c.name)} | {c.kind} | {_safe(c.reason)} | {c.n_missing:,} | {c.n_distinct:,} |" for c in used),
     ]
     if dropped:
-        lines += ["", "Left out:", "", *(f"- {_safe(column.name)}: {_safe(column.reason)}" for column in dropped)]
+        lines += ["", "| column left out | why |", "|---|---|"]
+        lines += [f"| {_safe(column.name)} | {_safe(column.reason)} |" for column in dropped]
     lines += [
         "",
         "## Training",
@@ -107,6 +108,6 @@ def _percent(rate: tuple[float, float]) -> str:
 def _safe(text: object) -> str:
     """Text that cannot break a Markdown table or smuggle markup into it."""
     flat = "".join(c if c.isprintable() else " " for c in str(text))
-    for mark in "\\`*_[]<>|":
+    for mark in "\\`*_~[]<>|&$":
         flat = flat.replace(mark, "\\" + mark)
     return flat

@@ -163,7 +163,7 @@ class OptimizeConfig:
     """The budget and the optimizer."""
 
     steps: int | None = None
-    """Optimizer steps. At most one of steps, epochs and minutes is given; with none, 1,000 steps, fewer for a table
+    """Optimizer steps. At most one of steps, epochs and minutes is given; with none, 800 steps, fewer for a table
     so small that this would be over 300 epochs."""
 
     epochs: float | None = None

@@ -56,6 +56,8 @@ def save_model(model: RowModel, directory: Path, *, overwrite: bool = False) -> 
     check_target(directory, overwrite=overwrite)
     with _aside(directory) as aside:
         _write(model, aside)
+        for path in aside.iterdir():
+            path.chmod(0o666 & ~_umask())  # safetensors writes files that only their owner can read
         files = {
             path.name: {"sha256": _sha256(path), "size_bytes": path.stat().st_size} for path in sorted(aside.iterdir())
         }
@@ -273,6 +275,12 @@ def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 def _restore(module: torch.nn.Module, path: Path) -> None:
     module.load_state_dict(safetensors.torch.load_file(path), strict=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def _sha256(path: Path) -> str:

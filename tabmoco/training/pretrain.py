@@ -36,7 +36,7 @@ from tabmoco.training.display import training_display
 from tabmoco.training.loop import Progress, TrainingRows, steps_within, timed_copy, train
 from tabmoco.training.monitor import Monitor, verdict
 
-DEFAULT_STEPS = 1_000
+DEFAULT_STEPS = 800
 DEFAULT_MAX_EPOCHS = 300
 
 MIN_HELD_OUT_TABLE = 500

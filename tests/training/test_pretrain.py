@@ -17,7 +17,6 @@ import pytest
 import safetensors.torch
 import torch
 
-import tabmoco.training.loop
 import tabmoco.training.pretrain
 from tabmoco.config import (
     CorruptionConfig,
@@ -33,6 +32,7 @@ from tabmoco.errors import CheckpointError, Interrupted, ModelFileError, TableEr
 from tabmoco.model import RowModel
 from tabmoco.neighbors.reference import Reference
 from tabmoco.objectives import Pretext
+from tabmoco.tables.notices import TabmocoWarning
 from tabmoco.tables.source import open_table
 from tabmoco.training.checkpoint import read_facts, save_checkpoint
 from tabmoco.training.display import _Quiet
@@ -113,9 +113,8 @@ def queue_of(pretext: Pretext) -> object:
 
 @pytest.fixture(scope="module", autouse=True)
 def measure() -> Iterator[Callable[..., dict[str, float]]]:
-    """For want of time the monitor looks seldom, and how plausible damaged rows look is measured in one test only."""
+    """How plausible damaged rows look is measured in one test only, for want of time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tabmoco.training.loop, "LOOKS", 4)
         original = tabmoco.training.pretrain.corruption_plausibility
         patch.setattr(tabmoco.training.pretrain, "corruption_plausibility", lambda *_, **__: {"query views": 0.75})
         yield original
@@ -478,7 +477,8 @@ def test_what_is_kept_out_leaves_no_trace_in_the_preprocessor(undisturbed):
     held = sorted(held_out_of(undisturbed))
     table.loc[held, "size"] = 1e6
     table.loc[held, "colour"] = "never trained on"
-    model = pretrain(table, SMALL)
+    with pytest.warns(TabmocoWarning, match="52 cells with values never seen in training"):
+        model = pretrain(table, SMALL)
     assert held_out_of(model) == set(held)
     np.testing.assert_array_equal(model.preprocessor.knots, undisturbed.preprocessor.knots)
     assert model.preprocessor.layout == undisturbed.preprocessor.layout
@@ -639,7 +639,7 @@ def test_a_table_of_exact_duplicates_trains_and_stays_finite():
     model = pretrain(table, change(data={"id_column": None, "exclude": ("order",)}))
     assert all(math.isfinite(value) for look in model.record["metrics"] for value in look.values())
     held = sorted(held_out_of(model))
-    scores = model.score(table.iloc[held])
+    scores = model.score(table.iloc[held], fpr=0.5)
     assert np.isfinite(scores["anomaly_score"].to_numpy()).all()
     twins = [row for row in held if (row + 260) % N_ROWS not in held]
     found = model.search(table.iloc[twins], k=1)
