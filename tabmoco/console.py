@@ -146,7 +146,12 @@ def print_scores(top: pa.Table) -> None:
 
 
 def _cell(column: str, found: str, expected: str | None, share: float) -> str:
-    instead = f" (expected {_short(expected)})" if expected is not None else ""
+    if expected is None:
+        instead = ""
+    elif expected == found or expected.startswith(f"{found} ("):
+        instead = ", as expected"
+    else:
+        instead = f", expected {_short(expected)}"
     return f"{_short(column)}: {_short(found)}{instead} {share:.0%}"
 
 

