@@ -50,12 +50,12 @@ def test_every_example_has_a_test_here():
 
 
 def test_flights(examples):
-    output = run(examples / "flights.py", "--rows", 3_000, "--steps", 20)
+    output = run(examples / "flights.py", "--rows", 2_000, "--steps", 20)
 
-    assert "Learning from 1,500 flights" in output and "Scoring the 1,500 other flights" in output
+    assert "Learning from 1,000 flights" in output and "Scoring the 1,000 other flights" in output
     assert re.search(r"found among [\d,]+ in \d+% of the cases", output)
     n_flagged = int(re.search(r"(\d+) are flagged", output)[1])
-    assert n_flagged < 0.05 * 1_500
+    assert n_flagged < 0.05 * 1_000
     titles = re.findall(r"^   \w{2}\d+ \w{3}→\w{3}, 2013-\d\d-\d\d$", output, re.MULTILINE)
     assert len(titles) >= 8
     cells = re.findall(r"^ +(\d+)%  (\w+) = (.+)$", output, re.MULTILINE)
@@ -65,7 +65,7 @@ def test_flights(examples):
     assert re.search(r"carrier +flight +tailnum", output)
 
     model = RowModel.load(examples / "output" / "flights-model")
-    assert model.record["steps_done"] == 20 and model.record["n_rows"] == 1_500
+    assert model.record["steps_done"] == 20 and model.record["n_rows"] == 1_000
     assert (examples / "output" / "flights-model" / "MODEL_CARD.md").read_text().startswith("# Row encoder")
 
 

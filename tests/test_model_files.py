@@ -91,7 +91,7 @@ def results(model: RowModel) -> list[Any]:
     source = open_table(TABLE, id_column="order")
     return [
         model.embed(TABLE).tobytes(),
-        model.score(source, explain=True),
+        model.score(source, fpr=0.02, explain=True),
         model.score(source, fpr=0.3),
         model.search(source, k=3),
         model.contributions(TABLE).tobytes(),
@@ -157,7 +157,7 @@ def test_models_of_other_shapes_come_back_too(tmp_path, change):
     model = pretrain(TABLE, dataclasses.replace(SMALL, **change), out=tmp_path / "model")
     loaded = RowModel.load(tmp_path / "model")
     np.testing.assert_array_equal(loaded.embed(TABLE), model.embed(TABLE))
-    assert loaded.score(TABLE, explain=True) == model.score(TABLE, explain=True)
+    assert loaded.score(TABLE, fpr=0.1, explain=True) == model.score(TABLE, fpr=0.1, explain=True)
     assert loaded.search(TABLE) == model.search(TABLE)
 
 
@@ -271,6 +271,12 @@ def test_a_save_that_fails_midway_changes_nothing(model, saved, tmp_path, monkey
     assert [path.name for path in tmp_path.iterdir()] == (["model"] if overwrite else [])
     if overwrite:
         RowModel.load(target)
+
+
+def test_files_have_the_permissions_of_other_new_files(saved, tmp_path):
+    (tmp_path / "new").write_text("")
+    for path in saved.iterdir():
+        assert path.stat().st_mode == (tmp_path / "new").stat().st_mode, path.name
 
 
 # ---------------------------------------------------------------- damage that the checksums find

@@ -346,6 +346,11 @@ def test_an_interrupted_run_is_not_silently_thrown_away(halted, undisturbed, tmp
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
+def test_the_metrics_can_be_watched_beside_the_checkpoint(halted):
+    lines = (halted.with_name("model.training") / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [0, 1, 2, 3, 4, 5]
+
+
 def test_a_damaged_checkpoint_is_an_error_not_a_fresh_start(tmp_path):
     checkpoint = checkpoint_of(tmp_path / "model")
     checkpoint.parent.mkdir()
@@ -408,13 +413,13 @@ def full(*_: object, **__: object) -> None:
 @pytest.mark.parametrize(
     ("place", "name", "call"),
     [
-        (safetensors.torch, "save_file", 2),  # the first is the checkpoint's
-        (safetensors.torch, "save_file", 3),
+        (Path, "mkdir", 1),
         (Path, "write_text", 1),
-        (Path, "write_text", 5),
-        (Path, "mkdir", 2),
-        (os, "replace", 2),  # the old model cannot be moved away
-        (os, "replace", 3),  # the new one cannot take its place
+        (Path, "write_text", 4),
+        (safetensors.torch, "save_file", 1),
+        (safetensors.torch, "save_file", 2),
+        (os, "replace", 1),  # the old model cannot be moved away
+        (os, "replace", 2),  # the new one cannot take its place
     ],
 )
 @pytest.mark.parametrize("failure", [full, crash])
@@ -424,7 +429,15 @@ def test_a_save_that_fails_leaves_the_old_model_and_no_litter(
     out, config = tmp_path / "model", change(optimize={"steps": 2})
     undisturbed.save(out)
     with monkeypatch.context() as patch, pytest.raises((ModelFileError, KeyboardInterrupt)) as raised:
-        stop(patch, place, name, call, failure)
+        save = RowModel.save
+        patch.setattr(
+            RowModel,
+            "save",
+            lambda *arguments, **options: (
+                stop(patch, place, name, call, failure),  # from here on, not while training
+                save(*arguments, **options),
+            ),
+        )
         pretrain(make_table(), config, out=out, overwrite=True)
     if failure is full:
         assert "No space left" in str(raised.value)
@@ -440,7 +453,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_no_model(tmp_path, monkeypat
         stop(monkeypatch, os, "fsync", 1, full)
         pretrain(make_table(), SMALL, out=tmp_path / "model")
     assert not (tmp_path / "model").exists()
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {path.name for path in tmp_path.rglob("*") if path.is_file()} <= {"metrics.jsonl"}
 
 
 # ---------------------------------------------------------------- which rows go where
@@ -627,9 +640,9 @@ def test_tiny_tables(tmp_path, n_rows):
     table = make_table(n_rows)
     model = pretrain(table, SMALL, out=tmp_path / "model")
     assert sorted(queue_of(model.pretext).rows().tolist()) == list(range(n_rows)) == model.reference.rows.tolist()
-    for scores in (model.score(table, explain=True), model.score(table)):
-        assert np.isfinite(scores["anomaly_score"].to_numpy()).all()
-        assert (scores["p_value"].to_numpy() > 0).all() and (scores["p_value"].to_numpy() <= 1).all()
+    scores = model.score(table, fpr=0.5, explain=True)
+    assert np.isfinite(scores["anomaly_score"].to_numpy()).all()
+    assert (scores["p_value"].to_numpy() > 0).all() and (scores["p_value"].to_numpy() <= 1).all()
     assert np.isfinite(model.embed(table)).all()
     assert_same(RowModel.load(tmp_path / "model"), model)
 
