@@ -1,8 +1,8 @@
 """One-class anomaly detection: learn from half of the normal rows, tell the other half from the anomalies.
 
 The split is drawn at random, exact copies of training rows are dropped from the test rows, and nothing is fitted on
-test rows. The rival is the distance to the nearest training rows on standardised cells (mean of 2), the strongest plain
-method on public tables.
+test rows. The rival is the distance to the nearest training rows on standardised cells (mean of 2), a strong plain
+method.
 
     python -m benchmarks.anomaly --data-dir DATA --out benchmarks/results/anomaly
 """

@@ -15,6 +15,7 @@ def model_card(model: RowModel) -> str:
     dropped = [column for column in model.schema.columns if column.kind == "dropped"]
     n_parameters = sum(parameter.numel() for parameter in model.encoder.parameters())
     held_out = bool(record.get("n_held_out"))
+    has_queue = "moco" in config.objective.weights
     lines = [
         f"# Row encoder for {_safe(record.get('table', 'a table'))}",
         "",
@@ -36,16 +37,21 @@ def model_card(model: RowModel) -> str:
         "",
         "## Training",
         "",
-        f"Momentum contrast, {record.get('steps_done', 0):,} of {record.get('n_steps', 0):,} steps of "
-        f"{config.optimize.batch_size} rows{', stopped on a plateau' if record.get('stopped_early') else ''}; "
+        f"{record.get('steps_done', 0):,} of {record.get('n_steps', 0):,} steps of "
+        f"{min(config.optimize.batch_size, record.get('n_trained', config.optimize.batch_size)):,} rows"
+        f"{', stopped on a plateau' if record.get('stopped_early') else ''}; "
         f"seed {config.seed}. Encoder: {config.encoder.backbone}, {n_parameters:,} parameters, embeddings of "
         f"{model.d_embedding} numbers.",
         "",
         f"Query views had {_percent(config.corruption.query_swap)} of a row's cells swapped with other rows' and "
         f"{_percent(config.corruption.mask)} hidden. Objectives: "
         + ", ".join(f"{name} (weight {weight:g})" for name, weight in config.objective.weights.items())
-        + f"; queue of {config.objective.queue_size:,} keys, temperature {config.objective.temperature:g}, "
-        f"momentum {config.objective.ema_momentum:g}.",
+        + (
+            f"; queue of {config.objective.queue_size:,} keys, temperature {config.objective.temperature:g}, "
+            f"momentum {config.objective.ema_momentum:g}."
+            if has_queue
+            else "."
+        ),
         "",
         f"| figure, on rows {'kept out of training' if held_out else 'of the training table'} | untrained | trained |",
         "|---|---:|---:|",
@@ -58,13 +64,21 @@ def model_card(model: RowModel) -> str:
         *_plausibility(record.get("plausibility", {})),
         "## What is stored of the data",
         "",
-        "Category values and their order of frequency, quantiles and means of numbers, statistics of texts "
-        "(schema.json, preprocessor.safetensors).",
+        "Of every column, also of those left out above: its name, counts, and the smallest and largest number or time, "
+        "or the three most frequent values with their counts, which for texts and identifiers are whole cells. Of "
+        f"those in use also: all category values, up to {config.data.n_knots} observed quantiles of a number, and "
+        "statistics of the letters of a text (schema.json, preprocessor.safetensors).",
     ]
+    if has_queue:
+        lines += [
+            f"Up to {config.objective.queue_size:,} keys, vectors of training rows, each with the row's position and a "
+            "hash of its cells (objectives.safetensors).",
+        ]
     if reference is not None:
         lines += [
-            f"{len(reference):,} reference rows as embeddings, and {len(reference.indexes['cells']):,} of them as "
-            "encoded cells, from which numbers and categories can be read back (index.safetensors)"
+            f"{len(reference):,} reference rows as embeddings, from which a decoder can guess cells, each with a hash "
+            f"of its cells, and {len(reference.indexes['cells']):,} of them as encoded cells, from which numbers and "
+            "categories can be read back (index.safetensors)"
             + (", and their ids (ids.arrow)." if reference.ids is not None else "."),
         ]
     lines += [
@@ -76,7 +90,7 @@ def model_card(model: RowModel) -> str:
         "cannot know.",
         f"- p-values are calibrated on {'rows kept out of training' if held_out else 'the training rows themselves'} "
         "and hold for rows drawn like them; after drift they do not.",
-        "- Identifiers, constant columns and the columns left out above play no part.",
+        "- The id column and the columns left out above play no part.",
         "",
         "## Versions",
         "",

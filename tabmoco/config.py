@@ -104,7 +104,7 @@ class EncoderConfig:
     """How the two scalings of a number are widened to a token (Gorishniy et al. 2022)."""
 
     d_token: int = 16
-    """Width `E` of a column's token."""
+    """Width `E` of a column's token; a table of very many columns gets narrower ones."""
 
     d_block: int = 256
     """Hidden width of the backbone."""
@@ -147,10 +147,10 @@ class ObjectiveConfig:
     embedding itself, which on tables finds rows better than any head."""
 
     d_projection: int = 128
-    """Width `P` of the head's output."""
+    """Width `P` of the head's output; without a head it is that of the embedding."""
 
     def __post_init__(self) -> None:
-        if not self.weights or any(weight <= 0 for weight in self.weights.values()):
+        if not self.weights or any(not weight > 0 for weight in self.weights.values()):
             raise ConfigError(
                 f"objective.weights must name at least one objective, each with a weight above 0, got {self.weights}."
             )
@@ -224,7 +224,8 @@ class IndexConfig:
     """Neighbours whose mean distance is the evidence of strangeness. 1 or 2 beat 5 and 50 on public tables."""
 
     calibration_share: float = 0.1
-    """Share of the rows kept out of training to calibrate p-values and to watch training. 0 to 0.5."""
+    """Share of the rows kept out of training to calibrate p-values and to watch training. 0 to 0.5; a table of fewer
+    than 500 rows keeps none out."""
 
     calibration_rows: int = 5_000
     """Most rows kept out. 1 or more."""
@@ -251,7 +252,7 @@ class PretrainConfig:
     index: IndexConfig = field(default_factory=IndexConfig)
 
     seed: int = 0
-    """Seed of everything random; equal seeds, versions and thread counts give equal weights, bit for bit."""
+    """Seed of everything random; on a CPU equal seeds, versions and thread counts give equal weights, bit for bit."""
 
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where training runs; auto takes a GPU if there is one. The saved model runs anywhere."""

@@ -165,7 +165,7 @@ class TabMoCoEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _RowMod
     ----------
     steps, epochs, minutes : int, float, float, default=None
         Training budget: optimizer steps, passes over the rows, or wall-clock minutes. At most one is given; with none,
-        1,500 steps, fewer for a small table.
+        800 steps, fewer for a small table.
     batch_size : int, default=None
         Rows per step, 256; a smaller table is one batch.
     learning_rate : float, default=None
@@ -251,7 +251,8 @@ class TabMoCoDetector(OutlierMixin, _RowModelEstimator):
         Share of the training rows that `predict` flags. "auto" promises something about new rows instead: see `fpr`.
     fpr : float, default=None
         With ``contamination="auto"``, the share of ordinary new rows that `predict` may flag, 0.01. The threshold is
-        conformal: rows kept out of training calibrate it. With fewer than ``1 / fpr`` of them nothing is flagged.
+        conformal: rows kept out of training calibrate it, or the training rows themselves where a table has fewer than
+        500. With fewer than ``1 / fpr - 1`` of them nothing is flagged.
     n_neighbors : int, default=None
         Training rows that a row is compared with, 2.
     index_rows : {"auto", "queue", "all"} or int, default=None

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -59,8 +59,8 @@ def build_untrained(preprocessor: Preprocessor, config: PretrainConfig) -> Prete
 class RowModel:
     """Preprocessor, encoder, heads and reference rows: all that turns a row of a table into a vector and a score.
 
-    Made by `pretrain` or `RowModel.load`. Every result is a function of the row alone: it does not depend on the rows
-    beside it, their order or the size of the batch.
+    Made by `pretrain` or `RowModel.load`. Every result is a function of the row alone: but for rounding it does not
+    depend on the rows beside it, their order or the size of the batch.
     """
 
     config: PretrainConfig
@@ -177,13 +177,12 @@ class RowModel:
         return pa.schema([_id_field(source), pa.field("embedding", pa.list_(pa.float32(), self.d_embedding))])
 
     @torch.inference_mode()
-    def embed_cells(self, cells: CellBatch, masked: Bool[Tensor, "N C"] | None = None) -> Float[np.ndarray, "N D"]:
-        """Embeddings of encoded rows; cells marked in `masked` are hidden."""
+    def embed_cells(self, cells: CellBatch) -> Float[np.ndarray, "N D"]:
+        """Embeddings of encoded rows."""
         parts = [np.zeros((0, self.d_embedding), dtype=np.float32)]
         for start in range(0, len(cells), BATCH_ROWS):
-            rows = slice(start, start + BATCH_ROWS)
-            hidden = None if masked is None else masked[rows].to(self.device)
-            parts.append(self.encoder(cells[rows].to(self.device), hidden).float().cpu().numpy())
+            batch = cells[start : start + BATCH_ROWS].to(self.device)
+            parts.append(self.encoder(batch).cpu().numpy())
         return np.concatenate(parts)
 
     # ---------------------------------------------------------------- score
@@ -228,7 +227,7 @@ class RowModel:
         if 0 < fpr * (n_calibration + 1) < 1:
             warnings.warn(
                 f"fpr={fpr:g} needs at least {math.ceil(1 / fpr) - 1:,} calibration rows, the model has "
-                f"{n_calibration:,}: no row can be flagged; use an fpr of at least {1 / (n_calibration + 1):.3g}.",
+                f"{n_calibration:,}: no row can be flagged; use an fpr of at least 1/{n_calibration + 1}.",
                 TabmocoWarning,
                 stacklevel=2,
             )
@@ -379,7 +378,14 @@ class RowModel:
         """The `k` most similar reference rows of each row: `row_id`, `rank` from 1, `neighbour_row_id`, `similarity`.
 
         Similarity is the cosine of two embeddings: 1 for a row and its exact copy. With fewer than `k` reference rows
-        there are fewer results. `rows` picks rows by position.
+        there are fewer results.
+
+        Parameters
+        ----------
+        rows
+            Positions of the rows to search for; all by default.
+        same_rows
+            Whether the table is the one the model was trained on, so that no row is to be found as its own neighbour.
         """
         source = self._open(table)
         batches = self.iter_neighbours(source, k=k, rows=rows, same_rows=same_rows)

@@ -56,8 +56,9 @@ def save_model(model: RowModel, directory: Path, *, overwrite: bool = False) -> 
     check_target(directory, overwrite=overwrite)
     with _aside(directory) as aside:
         _write(model, aside)
+        mode = 0o666 & ~_umask()
         for path in aside.iterdir():
-            path.chmod(0o666 & ~_umask())  # safetensors writes files that only their owner can read
+            path.chmod(mode)  # safetensors writes files that only their owner can read
         files = {
             path.name: {"sha256": _sha256(path), "size_bytes": path.stat().st_size} for path in sorted(aside.iterdir())
         }
@@ -193,15 +194,23 @@ def _check_reference(reference: Reference) -> None:
     calibration = reference.calibration
     scores = calibration.scores
     if reference.n_neighbors < 1 or (reference.ids is not None and len(reference.ids) != len(reference)):
-        raise ModelFileError("the index must have at least 1 neighbour to ask for and an id per row, if it has ids.")
+        raise ModelFileError(
+            "the index must have at least 1 neighbour to ask for and an id per row, if it has ids; train the model "
+            "again."
+        )
     if any(index.content is None for index in reference.indexes.values()):
-        raise ModelFileError("the index must hold a content hash per row, to tell a row's exact twin.")
+        raise ModelFileError(
+            "the index must hold a content hash per row, to tell its exact twin; train the model again."
+        )
     if calibration.scales.keys() != WEIGHTS.keys():
-        raise ModelFileError(f"the calibration must be of {', '.join(WEIGHTS)}, got {', '.join(calibration.scales)}.")
+        raise ModelFileError(
+            f"the calibration must be of {', '.join(WEIGHTS)}, got {', '.join(calibration.scales)}; train the model "
+            "again."
+        )
     if scores.ndim != 1 or not np.isfinite(scores).all() or (np.diff(scores) < 0).any():
-        raise ModelFileError("the calibration scores must be finite and ascending.")
+        raise ModelFileError("the calibration scores must be finite and ascending; train the model again.")
     if not all(scale.spread > 0 for scale in calibration.scales.values()):
-        raise ModelFileError("the spread of every piece of evidence must be above 0.")
+        raise ModelFileError("the spread of every piece of evidence must be above 0; train the model again.")
 
 
 def _checked_files(directory: Path) -> set[str]:
@@ -249,7 +258,7 @@ def _check_file(directory: Path, name: str, entry: Any) -> None:
 def _aside(directory: Path) -> Iterator[Path]:
     """A directory that takes the place of `directory` once the block ends well, and vanishes if it does not.
 
-    Whatever fails, `directory` is afterwards either the old one or the new one.
+    Whatever is raised, `directory` is afterwards either the old one or the new one.
     """
     directory = directory.resolve()  # a link stays a link
     aside = directory.with_name(f".{directory.name}.{uuid.uuid4().hex[:8]}")
@@ -260,8 +269,9 @@ def _aside(directory: Path) -> Iterator[Path]:
         if directory.exists():
             os.replace(directory, old)
         os.replace(aside, directory)
-    except OSError as error:
-        raise ModelFileError(f"{directory} cannot be written: {error.strerror or error}.") from error
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ModelFileError(f"{directory} cannot be written: {reason}; make room or choose another place.") from error
     finally:
         if old.exists() and not directory.exists():
             os.replace(old, directory)

@@ -118,7 +118,9 @@ def test_the_card_says_what_is_stored_of_the_data(model, card, tmp_path):
     assert "468 reference rows" in stored and "can be read back" in stored
     model.save(tmp_path / "model")
     named = set(re.findall(r"[\w.]+\.(?:json|safetensors|arrow)", stored))
-    assert named == {"schema.json", "preprocessor.safetensors", "index.safetensors", "ids.arrow"}
+    assert named == {
+        "schema.json", "preprocessor.safetensors", "objectives.safetensors", "index.safetensors", "ids.arrow",
+    }  # fmt: skip
     assert all((tmp_path / "model" / name).is_file() for name in named)
     without_ids = model_card(pretrain(make_table(60), SMALL))
     assert "ids.arrow" not in without_ids

@@ -23,7 +23,7 @@ UPPER_QUANTILE = 0.9
 
 @dataclass(frozen=True)
 class PieceScale:
-    """The median of a piece of evidence on reference rows, its distance to their 90 % quantile, and what it counts."""
+    """The median of a piece of evidence on reference rows, the distance to their 90 % quantile, and its weight."""
 
     median: float
     spread: float

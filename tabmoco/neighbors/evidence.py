@@ -2,7 +2,7 @@
 
 Each is blind where the other sees. Standardised cells show extremes and odd combinations of numbers; the residual, what
 the decoder rebuilt minus what was given, in both scalings of a number, shows cells that do not fit the rest of their
-row.
+row. `tabmoco.neighbors.reference` joins the residual and the embedding to one space.
 """
 
 from __future__ import annotations

@@ -232,7 +232,7 @@ class RowIndex:
         return np.where(self.content[place] == content, self.rows[place], NO_NEIGHBOUR)
 
     def vectors_of(self, rows: Int64[np.ndarray, ...]) -> Float[np.ndarray, "... d"]:
-        """The stored vectors of indexed rows; `NO_NEIGHBOUR` gives the first vector."""
+        """The stored vectors of indexed rows; for `NO_NEIGHBOUR` that of an arbitrary row."""
         return self.vectors[self.places_of(rows)]
 
     def places_of(self, rows: Int64[np.ndarray, ...]) -> Int64[np.ndarray, ...]:

@@ -21,7 +21,7 @@ JOINED = ("residual", "embedding")
 """Parts of the joint space, in its order, each divided by its mean distance between neighbours."""
 
 WEIGHTS = {"cells": 1.0, "joint": 0.5, "surprise": 0.25}
-"""What each piece of evidence counts. On tables of numbers the cells alone are the strongest of the three and surprise
+"""Weight of each piece of evidence. On tables of numbers the cells alone are the strongest of the three and surprise
 the weakest; where columns depend on one another only the two others see cells that contradict each other."""
 
 SEARCH_SPACE = "direction"
@@ -73,8 +73,8 @@ class Evidence:
 class Reference:
     """Indexed reference rows with their calibration.
 
-    No row is compared with its exact twin: a reference row scored again would else be compared with itself and never be
-    strange. One twin is left out, so a row with several copies is still an ordinary one.
+    No row is compared with its exact twin: otherwise a reference row scored again would be compared with itself and
+    never be strange. Only one twin is left out, so a row with several copies is still an ordinary one.
     """
 
     indexes: Mapping[str, RowIndex]

@@ -23,8 +23,8 @@ FREQUENCY_SCALES = (0.25, 1.0, 3.0)
 both "about the same" and "the very same" number are near in some of them."""
 
 N_BINS = 24
-"""Bins of the piecewise-linear embedding: few enough for small tables, and equally filled by construction."""
-
+"""Bins of the piecewise-linear embedding, equally wide on the scale of the quantile-normal score; few enough for small
+tables."""
 
 TOKEN_SCALE = 0.7
 """Standard deviation that category, missing and mask tokens start with; that of a number's token is about the same."""

@@ -23,6 +23,7 @@ class KeyQueue(nn.Module):
     key: Tensor
     row: Tensor
     content: Tensor
+    filled: Tensor
     n_pushed: Tensor
 
     def __init__(self, size: int, d_projection: int):

@@ -1,4 +1,4 @@
-"""Losses: pure functions of tensors, each a mean over rows of something reduced per row first."""
+"""Losses: pure functions of tensors, one value per row, slot or column; the objectives take the mean over rows."""
 
 from __future__ import annotations
 

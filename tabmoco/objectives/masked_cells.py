@@ -8,8 +8,9 @@ Denoising Autoencoders", 2008.
 From the embedding of a damaged row every cell of the clean row is rebuilt: both scalings of a number, the code of a
 category. Afterwards the same heads tell what a cell should have been, which explains anomalies and fills gaps.
 
-NOTE[DIFF]: VIME swaps only and its estimation loss is a mean square; here cells are swapped, hidden and noisy, numbers
-have the Huber loss so that extremes do not rule it, and cells that were missing to begin with are not rebuilt.
+NOTE[DIFF]: VIME swaps only and its estimation loss is a mean square; here cells are swapped, hidden and, if asked,
+noisy, numbers have the Huber loss so that extremes do not rule it, and cells that were missing to begin with are not
+rebuilt.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Momentum contrast.
 
 He, Fan, Wu, Xie, Girshick, "Momentum Contrast for Unsupervised Visual Representation Learning", CVPR 2020, section 3
-and algorithm 1; with the MLP head of Chen, Fan, Girshick, He, "Improved Baselines with Momentum Contrastive Learning",
-2020.
+and algorithm 1; the MLP head is that of Chen, Fan, Girshick, He, "Improved Baselines with Momentum Contrastive
+Learning", 2020.
 
-NOTE[DIFF]: three departures, each for tables. Rows of a table repeat, so a row's own past keys and those of its exact
+NOTE[DIFF]: four departures, each for tables. By default there is no head: the contrast acts on the embedding itself, at
+unit length. Rows of a table repeat, so a row's own past keys and those of its exact
 duplicates are never its negatives. Rows made to lie outside the data are instances of their own and further negatives,
 so that the embedding knows where the data ends. No normalisation here shares statistics across a batch, so keys need
 no shuffling.

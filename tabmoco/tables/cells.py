@@ -70,13 +70,9 @@ class CellBatch:
         """The given rows, in the given order."""
         return CellBatch(self.number[rows], self.code[rows], self.missing[rows])
 
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> CellBatch:
+    def to(self, device: torch.device | str) -> CellBatch:
         """The same cells on another device."""
-        return CellBatch(
-            self.number.to(device, non_blocking=non_blocking),
-            self.code.to(device, non_blocking=non_blocking),
-            self.missing.to(device, non_blocking=non_blocking),
-        )
+        return CellBatch(self.number.to(device), self.code.to(device), self.missing.to(device))
 
     @staticmethod
     def cat(batches: Sequence[CellBatch]) -> CellBatch:

@@ -24,15 +24,13 @@ from tabmoco.tables.encoders import (
 )
 from tabmoco.tables.families import accepts, is_whole_number
 from tabmoco.tables.names import refuse_duplicates
-from tabmoco.tables.notices import Notices, TabmocoWarning
+from tabmoco.tables.notices import Notices
 from tabmoco.tables.profiles import ValueCounter
 from tabmoco.tables.scalings import fit_knots
 from tabmoco.tables.schema import Column, Schema, infer_schema
 from tabmoco.tables.source import TableBatch, TableSource
 from tabmoco.tables.store import EncodedTable
 from tabmoco.tables.text import TextEncoder
-
-__all__ = ["Preprocessor", "TabmocoWarning"]
 
 _SAMPLED_CELLS = 50_000_000
 _SAMPLE_SEED = 0

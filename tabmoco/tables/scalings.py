@@ -1,4 +1,4 @@
-"""Two views of a number: its z-score, kept apart far out, and its quantile-normal score."""
+"""Two scalings of a number: its z-score, compressed far out, and its quantile-normal score."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def save_checkpoint(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         safetensors.torch.save_file(tensors, aside, metadata=metadata)
-        with aside.open("rb") as file:
+        with aside.open("r+b") as file:
             os.fsync(file.fileno())
         os.replace(aside, path)
     except (OSError, SafetensorError) as error:

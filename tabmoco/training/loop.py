@@ -34,10 +34,10 @@ LOG_EVERY = 20
 """Steps between figures read off the device; in between nothing waits for it."""
 
 LOOKS = 20
-"""How often the monitor looks, over the whole training."""
+"""About how often the monitor looks over the whole training."""
 
 WATCHED_FROM = 0.25
-"""Share of training from which on a plateau counts: while the queue fills, the loss rises for want of nothing."""
+"""Share of training from which on a plateau counts: before, the loss may rise only because the queue is filling."""
 
 TIMED_STEPS = 8
 """Steps timed on a copy when the budget is wall-clock time."""

@@ -29,7 +29,7 @@ def effective_rank(embedding: Float[Tensor, "N D"]) -> float:
     """
     if not torch.isfinite(embedding).all():
         return float("nan")
-    singular = torch.linalg.svdvals((embedding - embedding.mean(0)).double())
+    singular = torch.linalg.svdvals((embedding - embedding.mean(0)).cpu().double())  # not every device has float64
     share = singular / singular.sum().clamp(min=1e-30)
     return float(torch.exp(-(share * share.clamp(min=1e-30).log()).sum()))
 
@@ -58,11 +58,8 @@ class Monitor:
     half: CellBatch
     """The rows with half of their cells swapped."""
 
-    held_out: bool
-    """Whether the rows are kept out of training."""
-
     @classmethod
-    def build(cls, rows: CellBatch, corruption: Corruption, *, held_out: bool, seed: int) -> Monitor:
+    def build(cls, rows: CellBatch, corruption: Corruption, *, seed: int) -> Monitor:
         """Draw the views once, from `seed`."""
         rows = rows[:MAX_ROWS]
         generator = Generator(rows.missing.device).manual_seed(seed)
@@ -72,7 +69,7 @@ class Monitor:
         )
         n_outside = round(corruption.config.outside_rows * n_rows)
         step = Step(
-            row=torch.full((n_rows,), -2, dtype=torch.int64, device=device),
+            row=torch.full((n_rows,), -2, dtype=torch.int64, device=device),  # rows that no queue holds
             content=rows.content_hash().to(device),
             clean=rows,
             query=corruption.query_view(rows, generator),
@@ -80,7 +77,7 @@ class Monitor:
             outside=corruption.outside(rows[:n_outside], generator),
             progress=0.0,
         )
-        return cls(step, corruption.swap(rows, half, generator).cells, held_out)
+        return cls(step, corruption.swap(rows, half, generator).cells)
 
     @torch.no_grad()
     def look(self, pretext: Pretext) -> dict[str, float]:

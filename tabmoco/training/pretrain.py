@@ -72,7 +72,7 @@ def pretrain(
     out
         Model directory to write. While training runs its checkpoint lies beside it in `<out>.training`.
     resume
-        Go on from that checkpoint, if there is one; the result equals that of an undisturbed run bit for bit.
+        Go on from that checkpoint, if there is one; on a CPU the result equals that of an undisturbed run bit for bit.
     overwrite
         Replace an existing model directory, once the new one is whole.
     progress
@@ -104,7 +104,7 @@ def pretrain(
     data = TrainingRows(cells.to(device), torch.from_numpy(kept).to(device), cells.content_hash().to(device))
     corruption = Corruption(data.cells, preprocessor.layout, config.corruption)
     watched = encoded.cells[torch.from_numpy(held if len(held) else kept)].to(device)
-    monitor = Monitor.build(watched, corruption, held_out=len(held) > 0, seed=derive_seed(config.seed, MONITOR))
+    monitor = Monitor.build(watched, corruption, seed=derive_seed(config.seed, MONITOR))
 
     identity = _identity(source, config)
     checkpoint = _checkpoint_path(directory)
@@ -126,7 +126,7 @@ def pretrain(
             n_steps=n_steps, display=display, checkpoint=checkpoint, identity=identity, resume=resume,
         )  # fmt: skip
         model = RowModel(config, preprocessor, pretext, device=device)
-        model.record = _record(source, config, kept, held, run, monitor)
+        model.record = _record(source, identity["table"], kept, held, run, monitor)
         display.say("Indexing the reference rows and calibrating.")
         model.reference = _reference(model, encoded, kept, held)
         model.record["n_indexed"] = len(model.reference)
@@ -149,7 +149,7 @@ def _open(table: Any, config: PretrainConfig) -> TableSource:
 
 def _encode(source: TableSource, config: PretrainConfig) -> tuple[Preprocessor, EncodedTable, np.ndarray, np.ndarray]:
     """Preprocessor, the whole table encoded, and the positions of the rows to train on and of those kept out."""
-    n_rows = source.count_rows()
+    n_rows = source.n_rows
     if n_rows < 2:
         raise TableError(f"training needs at least 2 rows, {source.name} has {n_rows}.")
     index = config.index
@@ -172,7 +172,7 @@ def _n_steps(pretext: Pretext, data: TrainingRows, corruption: Corruption, confi
 
 
 def _reference(model: RowModel, encoded: EncodedTable, kept: np.ndarray, held: np.ndarray) -> Reference:
-    """Refresh the queue's rows, uncorrupted, with the final encoder; add more rows if asked; index and calibrate."""
+    """Embed the reference rows, uncorrupted, with the final encoder; index them and calibrate."""
     config, seed = model.config.index, derive_seed(model.config.seed, REFERENCE)
     rows = _reference_rows(model, kept)
     scored, rows = np.sort(rows[: config.score_rows]), np.sort(rows)
@@ -264,14 +264,14 @@ def _uses_bfloat16(config: PretrainConfig, device: torch.device) -> bool:
 
 
 def _record(
-    source: TableSource, config: PretrainConfig, kept: np.ndarray, held: np.ndarray, run: Progress, monitor: Monitor
+    source: TableSource, fingerprint: str, kept: np.ndarray, held: np.ndarray, run: Progress, monitor: Monitor
 ) -> dict[str, Any]:
     before, after = run.metrics[0], run.metrics[-1]
     worked, sentence = verdict(before, after, n_rows=len(monitor.step.clean))
     return {
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "table": source.name.rpartition("/")[2],
-        "fingerprint": source.fingerprint(),
+        "fingerprint": fingerprint,
         "n_rows": len(kept) + len(held),
         "n_trained": len(kept),
         "n_held_out": len(held),

@@ -83,7 +83,7 @@ def fresh(build_encoder, layout, draw_cells, small_config) -> Callable[..., Run]
         cells = draw_cells(layout, N_ROWS)
         data = TrainingRows(cells, torch.arange(N_ROWS), cells.content_hash())
         damage = Corruption(draw_cells(layout, N_ROWS), layout, config.corruption)
-        monitor = Monitor.build(draw_cells(layout, 30, seed=1), damage, held_out=True, seed=2)
+        monitor = Monitor.build(draw_cells(layout, 30, seed=1), damage, seed=2)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(3)
             pretext = build_pretext(build_encoder(layout, dropout=0.1), layout, config)

@@ -72,14 +72,12 @@ def pretext(build_encoder, layout, small_config) -> Pretext:
 @pytest.fixture
 def monitor(layout, draw_cells, small_config) -> Monitor:
     corruption = Corruption(draw_cells(layout, 100, seed=1), layout, small_config.corruption)
-    return Monitor.build(draw_cells(layout, 60), corruption, held_out=True, seed=5)
+    return Monitor.build(draw_cells(layout, 60), corruption, seed=5)
 
 
 def test_the_views_are_fixed_by_the_seed(layout, draw_cells, small_config):
     corruption = Corruption(draw_cells(layout, 100, seed=1), layout, small_config.corruption)
-    first, again, other = (
-        Monitor.build(draw_cells(layout, 60), corruption, held_out=False, seed=seed) for seed in (5, 5, 6)
-    )
+    first, again, other = (Monitor.build(draw_cells(layout, 60), corruption, seed=seed) for seed in (5, 5, 6))
     for name in ("number", "code", "missing"):
         assert torch.equal(getattr(first.half, name), getattr(again.half, name))
         assert torch.equal(getattr(first.step.query.cells, name), getattr(again.step.query.cells, name))
@@ -90,9 +88,7 @@ def test_half_of_each_rows_cells_are_swapped(layout, draw_cells, small_config):
     strangers = draw_cells(layout, 100, seed=1, missing=0.0)
     strangers.number[:] += 1000.0
     strangers.code[:] += 1000
-    monitor = Monitor.build(
-        draw_cells(layout, 60), Corruption(strangers, layout, small_config.corruption), held_out=True, seed=0
-    )
+    monitor = Monitor.build(draw_cells(layout, 60), Corruption(strangers, layout, small_config.corruption), seed=0)
     swapped = torch.zeros(60, layout.n_columns, dtype=torch.bool)
     for slot, owner in enumerate(layout.number_owner):
         swapped[:, owner] |= monitor.half.number[:, slot] > 500
@@ -104,7 +100,7 @@ def test_half_of_each_rows_cells_are_swapped(layout, draw_cells, small_config):
 
 def test_a_large_table_is_watched_in_part(layout, draw_cells, small_config):
     corruption = Corruption(draw_cells(layout, 100, seed=1), layout, small_config.corruption)
-    monitor = Monitor.build(draw_cells(layout, MAX_ROWS + 50), corruption, held_out=True, seed=0)
+    monitor = Monitor.build(draw_cells(layout, MAX_ROWS + 50), corruption, seed=0)
     assert len(monitor.step.clean) == len(monitor.half) == MAX_ROWS
 
 
@@ -141,7 +137,7 @@ def test_the_figures_are_those_of_the_clean_and_the_half_swapped_rows(monitor, p
 def test_finding_an_exact_duplicate_counts_as_finding_the_row(layout, draw_cells, small_config, pretext):
     row = draw_cells(layout, 1)
     rows = CellBatch.cat([row] * 8)
-    monitor = Monitor.build(rows, Corruption(row, layout, small_config.corruption), held_out=True, seed=0)
+    monitor = Monitor.build(rows, Corruption(row, layout, small_config.corruption), seed=0)
     assert monitor.look(pretext)["retrieval_accuracy"] == 1.0
 
 
