@@ -64,9 +64,8 @@ def model_card(model: RowModel) -> str:
         *_plausibility(record.get("plausibility", {})),
         "## What is stored of the data",
         "",
-        "Of every column, also of those left out above: its name, counts, and the smallest and largest number or time, "
-        "or the three most frequent values with their counts, which for texts and identifiers are whole cells. Of "
-        f"those in use also: all category values, up to {config.data.n_knots} observed quantiles of a number, and "
+        "Of every column, also of those left out above: its name, counts, and the smallest and largest number or time. "
+        f"Of those in use also: all category values, up to {config.data.n_knots} observed quantiles of a number, and "
         "statistics of the letters of a text (schema.json, preprocessor.safetensors).",
     ]
     if has_queue:

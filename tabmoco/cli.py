@@ -11,6 +11,7 @@ import shlex
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -317,7 +318,10 @@ def _same_rows(model: RowModel, source: TableSource, told: bool | None) -> bool:
         return told
     if not model.is_training_table(source):
         return False
-    console.print_note("these are the rows the model learned from, so each is compared with the others only.")
+    from tabmoco.tables.notices import TabmocoWarning
+
+    text = "these are the rows the model learned from, so each is compared with the others only."
+    warnings.warn(text, TabmocoWarning, stacklevel=2)
     return True
 
 

@@ -56,6 +56,7 @@ class DataConfig:
     """Whether ±inf in a number column counts as an extreme value or is refused."""
 
     def __post_init__(self) -> None:
+        _check_types(self)
         _at_least(self, max_categories=2, min_category_count=1, n_knots=8, text_width=2, sample_rows=1_000)
 
 
@@ -87,6 +88,7 @@ class CorruptionConfig:
     """Range of the share of cells replaced in an out-of-distribution row."""
 
     def __post_init__(self) -> None:
+        _check_types(self)
         for name in ("query_swap", "key_swap", "mask", "outside_rate"):
             _range(self, name, 0.0, 1.0)
         _range(self, "noise", 0.0, 100.0)
@@ -119,6 +121,7 @@ class EncoderConfig:
     """Dropout inside the backbone's blocks, in training only. 0 to below 1."""
 
     def __post_init__(self) -> None:
+        _check_types(self)
         _at_least(self, d_token=1, d_block=1, n_blocks=1, d_embedding=2)
         _between(self, dropout=(0.0, 0.99))
 
@@ -150,6 +153,7 @@ class ObjectiveConfig:
     """Width `P` of the head's output; without a head it is that of the embedding."""
 
     def __post_init__(self) -> None:
+        _check_types(self)
         if not self.weights or any(not weight > 0 for weight in self.weights.values()):
             raise ConfigError(
                 f"objective.weights must name at least one objective, each with a weight above 0, got {self.weights}."
@@ -188,8 +192,8 @@ class OptimizeConfig:
     """Largest norm of the gradient."""
 
     patience: float = 0.25
-    """Training stops early when neither held-out loss nor retrieval accuracy has improved for this share of it. 0 to 1;
-    1 never stops early."""
+    """Training stops early when neither held-out loss nor retrieval accuracy has improved for this share of it. 0.01
+    to 1; 1 never stops early."""
 
     checkpoint_seconds: float = 60.0
     """Time between checkpoints."""
@@ -198,6 +202,7 @@ class OptimizeConfig:
     """Arithmetic of the encoder; auto is bfloat16 on a GPU that has it, else float32."""
 
     def __post_init__(self) -> None:
+        _check_types(self)
         budgets = [name for name in ("steps", "epochs", "minutes") if getattr(self, name) is not None]
         if len(budgets) > 1:
             raise ConfigError(f"at most one training budget may be given, got {' and '.join(budgets)}; drop one.")
@@ -205,7 +210,7 @@ class OptimizeConfig:
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be above 0, got {name}={getattr(self, name)}.")
         _at_least(self, batch_size=2, learning_rate=0.0, weight_decay=0.0, checkpoint_seconds=0.0)
-        _between(self, warmup=(0.0, 1.0), clip_norm=(1e-6, 1e6), patience=(0.0, 1.0))
+        _between(self, warmup=(0.0, 1.0), clip_norm=(1e-6, 1e6), patience=(0.01, 1.0))
 
 
 @dataclass(frozen=True)
@@ -234,6 +239,7 @@ class IndexConfig:
     """Share of normal rows that `is_anomaly` may flag."""
 
     def __post_init__(self) -> None:
+        _check_types(self)
         if isinstance(self.rows, int) and self.rows < 1:
             raise ConfigError(f"index.rows must be auto, queue, all or a number of rows above 0, got {self.rows}.")
         _at_least(self, score_rows=1, n_neighbors=1, calibration_rows=1)
@@ -258,6 +264,7 @@ class PretrainConfig:
     """Where training runs; auto takes a GPU if there is one. The saved model runs anywhere."""
 
     def __post_init__(self) -> None:
+        _check_types(self)
         _between(self, seed=(0, 2**63 - 1))
 
     @classmethod
@@ -309,6 +316,18 @@ class PretrainConfig:
             else:
                 node[leaf] = _parse_value(text.strip())
         return self.from_dict(settings)
+
+
+def _check_types(config: Any) -> None:
+    """Check every field against its type; lists become tuples and whole numbers become floats where asked."""
+    hints = typing.get_type_hints(type(config))
+    for entry in dataclasses.fields(config):
+        value, hint = getattr(config, entry.name), hints[entry.name]
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+            if not isinstance(value, hint):
+                raise ConfigError(f"{entry.name} must be of type {hint.__name__}, got {value!r}.")
+        else:
+            object.__setattr__(config, entry.name, _cast(hint, value, name=entry.name))
 
 
 def _parse_value(text: str) -> Any:

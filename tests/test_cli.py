@@ -112,7 +112,8 @@ def test_names_with_commas_are_quoted(tmp_path):
     assert [column["name"] for column in columns] == ["a,b", "d"]
 
 
-def test_markup_and_control_characters_are_printed_as_text(data):
+def test_markup_and_control_characters_are_printed_as_text(data, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     output = succeed("schema", data, "--kind", "ticket=category").stdout
     assert "[red]fare[/red]\\x1b[2J" in output.replace("\n", "")
     assert "[bold]gold\\x07[/bold]" in output
@@ -286,7 +287,7 @@ def test_overwrite_replaces_a_result_but_never_the_input(model, data, tmp_path):
         (["embed", "MODEL", "DATA", "--out", "no/e.csv"], ["no folder"]),
         (["score", "MODEL", "DATA", "--id-column", "tikcet"], ["tikcet", "ticket"]),
         (["search", "MODEL", "DATA", "--rows", "0,x"], ["--rows", "'x'"]),
-        (["search", "MODEL", "DATA", "--rows", "500"], ["500", "119"]),
+        (["search", "MODEL", "DATA", "--rows", "500", "--other-rows"], ["500", "119"]),
     ],
 )
 def test_bad_input_is_one_line_with_the_remedy(arguments, parts, data, model, tmp_path, monkeypatch):
@@ -345,10 +346,18 @@ def test_warnings_become_notes_said_once(model, data, monkeypatch):
 
     search = RowModel.iter_neighbours
     monkeypatch.setattr(RowModel, "iter_neighbours", warning)
-    result = succeed("search", model, data, "--json")
+    result = succeed("search", model, data, "--other-rows", "--json")
     assert result.stderr == "Note: column 'size': [red]3 unseen\\x1b values\n"
     json.loads(result.stdout)
     assert succeed("search", model, data, "--json", "--quiet").stderr == ""
+
+
+def test_search_notices_the_training_table_and_leaves_each_row_out_of_its_own_results(model, data):
+    noticed, told = (succeed("search", model, data, "--k", 1, "--json", *more) for more in ([], ["--same-rows"]))
+    assert "learned from" in noticed.stderr and told.stderr == ""
+    assert json.loads(noticed.stdout)["first"] == json.loads(told.stdout)["first"]
+    other = json.loads(succeed("search", model, data, "--k", 1, "--json", "--other-rows").stdout)
+    assert other["first"] != json.loads(told.stdout)["first"]
 
 
 def test_progress_is_drawn_on_a_terminal_only(model, data, tmp_path, monkeypatch):

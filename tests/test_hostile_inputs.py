@@ -30,7 +30,7 @@ from typer.testing import CliRunner, Result
 import tabmoco.training.loop
 from tabmoco import PretrainConfig, RowModel, TabMoCoDetector, TabMoCoEmbedder, TabmocoError
 from tabmoco.cli import app
-from tabmoco.config import EncoderConfig, ObjectiveConfig, OptimizeConfig
+from tabmoco.config import EncoderConfig, IndexConfig, ObjectiveConfig, OptimizeConfig
 from tabmoco.errors import ModelFileError
 from tabmoco.tables.notices import TabmocoWarning
 
@@ -38,6 +38,7 @@ TINY = PretrainConfig(
     encoder=EncoderConfig(d_token=4, d_block=16, n_blocks=1, d_embedding=8),
     objective=ObjectiveConfig(queue_size=64),
     optimize=OptimizeConfig(steps=4, batch_size=32),
+    index=IndexConfig(fpr=0.1),  # so few rows calibrate no smaller one
 )
 
 GENERATOR = np.random.default_rng(0)

@@ -49,7 +49,10 @@ class RowEncoder(nn.Module):
 
     def each_hidden(self, cells: CellBatch, masks: Iterable[Bool[Tensor, "N C"]]) -> Iterator[Float[Tensor, "N D"]]:
         """Embeddings under one mask after the other; the tokens are made only once."""
-        with torch.autocast(cells.missing.device.type, torch.bfloat16, enabled=self.half_precision):
+        device = cells.missing.device.type
+        with torch.autocast(device, torch.bfloat16, enabled=self.half_precision):
             tokens = self.columns(cells)
-            for masked in masks:
-                yield self.backbone(self.columns.hide(tokens, masked)).float()
+        for masked in masks:
+            with torch.autocast(device, torch.bfloat16, enabled=self.half_precision):
+                embedding = self.backbone(self.columns.hide(tokens, masked))
+            yield embedding.float()

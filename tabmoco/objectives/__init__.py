@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tabmoco.config import PretrainConfig
 from tabmoco.errors import ConfigError
 from tabmoco.nn.encoder import RowEncoder
@@ -16,14 +18,19 @@ OBJECTIVES = {
 }
 
 
+def check_objectives(names: Iterable[str]) -> None:
+    """Refuse names that are no objective's."""
+    unknown = [name for name in names if name not in OBJECTIVES]
+    if unknown:
+        raise ConfigError(f"there is no objective {unknown[0]!r}; known objectives: {', '.join(OBJECTIVES)}.")
+
+
 def build_pretext(encoder: RowEncoder, layout: Layout, config: PretrainConfig) -> Pretext:
     """The encoder with the objectives that `config.objective.weights` names."""
     weights = config.objective.weights
-    unknown = [name for name in weights if name not in OBJECTIVES]
-    if unknown:
-        raise ConfigError(f"there is no objective {unknown[0]!r}; known objectives: {', '.join(OBJECTIVES)}.")
+    check_objectives(weights)
     parts = {name: OBJECTIVES[name](encoder, layout, config) for name in weights}
     return Pretext(encoder, parts, dict(weights))
 
 
-__all__ = ["OBJECTIVES", "Objective", "Pretext", "Step", "build_pretext"]
+__all__ = ["OBJECTIVES", "Objective", "Pretext", "Step", "build_pretext", "check_objectives"]

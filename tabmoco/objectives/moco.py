@@ -67,7 +67,8 @@ class MoCo(Objective):
             allowed=torch.cat([self._queued_others(row, content), opposite], dim=1),
             temperature=self.config.temperature,
         )
-        self._pending = (key[:n_rows], step.row, step.content)
+        if self.training:
+            self._pending = (key[:n_rows], step.row, step.content)
         figures = {
             "loss": loss.sum() / n_rows,
             "positive_similarity": torch.einsum("np,np->n", query[:n_rows], key[:n_rows]).mean(),

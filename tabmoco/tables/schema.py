@@ -97,6 +97,16 @@ class Schema:
         require_columns([name], [column.name for column in self.columns], option="schema[...]", where="the schema")
         return next(column for column in self.columns if column.name == name)
 
+    def without_examples(self) -> Schema:
+        """The schema without the frequent values of texts and of columns left out, which no model needs."""
+        return Schema(
+            tuple(
+                dataclasses.replace(column, frequent=()) if column.kind in ("text", "dropped") else column
+                for column in self.columns
+            ),
+            self.n_rows,
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Everything as JSON-safe values."""
         return {"n_rows": self.n_rows, "columns": [dataclasses.asdict(column) for column in self.columns]}

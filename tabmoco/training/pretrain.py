@@ -24,17 +24,18 @@ from tabmoco.model_files import check_target
 from tabmoco.neighbors.index import RowIndex
 from tabmoco.neighbors.reference import Reference
 from tabmoco.nn.encoder import RowEncoder
-from tabmoco.objectives import Pretext
+from tabmoco.objectives import Pretext, check_objectives
 from tabmoco.objectives.moco import MoCo
 from tabmoco.plausibility import corruption_plausibility
 from tabmoco.tables.preprocess import Preprocessor
+from tabmoco.tables.schema import infer_schema
 from tabmoco.tables.source import TableSource, open_table
 from tabmoco.tables.store import EncodedTable
 from tabmoco.training.batches import BatchOrder, derive_seed
 from tabmoco.training.checkpoint import read_facts
 from tabmoco.training.display import training_display
 from tabmoco.training.loop import Progress, TrainingRows, steps_within, timed_copy, train
-from tabmoco.training.monitor import Monitor, verdict
+from tabmoco.training.monitor import MAX_ROWS, Monitor, verdict
 
 DEFAULT_STEPS = 800
 DEFAULT_MAX_EPOCHS = 300
@@ -92,21 +93,24 @@ def pretrain(
     if directory is not None:
         check_target(directory, overwrite=overwrite)
         _check_no_run(_checkpoint_path(directory), resume=resume, overwrite=overwrite)
+    check_objectives(config.objective.weights)
     device = resolve_device(config.device)
     source = _open(table, config)
 
     preprocessor, encoded, kept, held = _encode(source, config)
     pretext = build_untrained(preprocessor, config).to(device)
-    for module in pretext.modules():
-        if isinstance(module, RowEncoder):  # the query encoder and the target's
-            module.half_precision = _uses_bfloat16(config, device)
+    _set_half_precision(pretext, _uses_bfloat16(config, device))
     cells = encoded.cells[torch.from_numpy(kept)]
     data = TrainingRows(cells.to(device), torch.from_numpy(kept).to(device), cells.content_hash().to(device))
     corruption = Corruption(data.cells, preprocessor.layout, config.corruption)
-    watched = encoded.cells[torch.from_numpy(held if len(held) else kept)].to(device)
-    monitor = Monitor.build(watched, corruption, seed=derive_seed(config.seed, MONITOR))
+    watched = np.random.default_rng(derive_seed(config.seed, MONITOR)).permutation(held if len(held) else kept)
+    monitor = Monitor.build(
+        encoded.cells[torch.from_numpy(watched[:MAX_ROWS])].to(device),
+        corruption,
+        seed=derive_seed(config.seed, MONITOR),
+    )
 
-    identity = _identity(source, config)
+    identity = _identity(source, config, device)
     checkpoint = _checkpoint_path(directory)
     n_steps = _n_steps(pretext, data, corruption, config)
     resume = resume and checkpoint is not None and checkpoint.exists()
@@ -125,6 +129,7 @@ def pretrain(
             pretext, data, corruption, monitor, config,
             n_steps=n_steps, display=display, checkpoint=checkpoint, identity=identity, resume=resume,
         )  # fmt: skip
+        _set_half_precision(pretext, False)  # what is indexed and saved is what a loaded model computes
         model = RowModel(config, preprocessor, pretext, device=device)
         model.record = _record(source, identity["table"], kept, held, run, monitor)
         display.say("Indexing the reference rows and calibrating.")
@@ -141,10 +146,16 @@ def pretrain(
 
 
 def _open(table: Any, config: PretrainConfig) -> TableSource:
-    if isinstance(table, TableSource):
-        return table
     data = config.data
-    return open_table(table, columns=data.columns, exclude=data.exclude, id_column=data.id_column)
+    if not isinstance(table, TableSource):
+        return open_table(table, columns=data.columns, exclude=data.exclude, id_column=data.id_column)
+    names = table.arrow_schema.names  # a source may have been narrowed already
+    return open_table(
+        table,
+        columns=data.columns,
+        exclude=[name for name in data.exclude if name in names],
+        id_column=data.id_column if data.id_column in names else None,
+    )
 
 
 def _encode(source: TableSource, config: PretrainConfig) -> tuple[Preprocessor, EncodedTable, np.ndarray, np.ndarray]:
@@ -156,7 +167,8 @@ def _encode(source: TableSource, config: PretrainConfig) -> tuple[Preprocessor, 
     n_held = min(index.calibration_rows, int(index.calibration_share * n_rows)) if n_rows >= MIN_HELD_OUT_TABLE else 0
     shuffled = np.random.default_rng(derive_seed(config.seed, SPLIT)).permutation(n_rows)
     held, kept = np.sort(shuffled[:n_held]), np.sort(shuffled[n_held:])
-    preprocessor = Preprocessor.fit(source, config.data, rows=kept)
+    schema = infer_schema(source, config.data).without_examples()
+    preprocessor = Preprocessor.fit(source, config.data, schema=schema, rows=kept)
     return preprocessor, preprocessor.encode(source), kept, held
 
 
@@ -214,7 +226,7 @@ def _checkpoint_path(directory: Path | None) -> Path | None:
     return None if directory is None else directory.with_name(f"{directory.name}.training") / "checkpoint.safetensors"
 
 
-def _identity(source: TableSource, config: PretrainConfig) -> dict[str, Any]:
+def _identity(source: TableSource, config: PretrainConfig, device: torch.device) -> dict[str, Any]:
     settings = config.to_dict()
     for group, names in FREE_SETTINGS.items():
         if names is None:
@@ -225,6 +237,7 @@ def _identity(source: TableSource, config: PretrainConfig) -> dict[str, Any]:
         "calibration_share": config.index.calibration_share,
         "calibration_rows": config.index.calibration_rows,
     }
+    settings["arithmetic"] = {"device": device.type, "bfloat16": _uses_bfloat16(config, device)}
     return {"table": source.fingerprint(), "settings": settings, "version": _version("tabmoco")}
 
 
@@ -255,6 +268,12 @@ def _flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for name, value in settings.items():
         flat |= _flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
     return flat
+
+
+def _set_half_precision(pretext: Pretext, enabled: bool) -> None:
+    for module in pretext.modules():
+        if isinstance(module, RowEncoder):  # the query encoder and the target's
+            module.half_precision = enabled
 
 
 def _uses_bfloat16(config: PretrainConfig, device: torch.device) -> bool:
