@@ -23,7 +23,7 @@ demo: $(INSTALLED) ## pretrain on a year of New York flights, then embed, score 
 	$(PYTHON) examples/flights.py $(DEMO)
 
 test: check ## lint, import layers, types, then the default tests
-	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n $(THREADS) $(PYTEST)
+	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -n $(THREADS) --dist loadfile $(PYTEST)
 
 # pytest ends with 5 if there is no such test.
 test-slow: $(INSTALLED) ## the tests that train for longer

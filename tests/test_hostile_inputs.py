@@ -638,7 +638,9 @@ FILES = [
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b"", None], ids=str)
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[: len(data) // 2], lambda data: b"", None], ids=["halved", "emptied", "missing"]
+)
 def test_a_damaged_model_file_is_named(trained, name, damage):
     path = trained.model / name
     whole = path.read_bytes()
