@@ -38,7 +38,7 @@ TINY = PretrainConfig(
     encoder=EncoderConfig(d_token=4, d_block=16, n_blocks=1, d_embedding=8),
     objective=ObjectiveConfig(queue_size=64),
     optimize=OptimizeConfig(steps=4, batch_size=32),
-    index=IndexConfig(fpr=0.1),  # so few rows calibrate no smaller one
+    index=IndexConfig(fpr=0.5),  # so few rows calibrate no smaller one
 )
 
 GENERATOR = np.random.default_rng(0)

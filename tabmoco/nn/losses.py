@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
-from torch.nn.functional import cross_entropy, smooth_l1_loss
+from torch.nn.functional import cross_entropy, smooth_l1_loss, softplus
 
 from tabmoco.tables.cells import Layout
 
@@ -29,7 +29,7 @@ def info_nce(
     query = query / temperature
     pull = torch.einsum("np,np->n", query, positive)
     push = torch.where(allowed, query @ negative.T, NEVER)
-    return torch.logaddexp(pull, torch.logsumexp(push, dim=1)) - pull
+    return softplus(torch.logsumexp(push, dim=1) - pull)
 
 
 def code_surprise(logits: list[Float[Tensor, "N _"]], code: Int64[Tensor, "N Sc"]) -> Float[Tensor, "N Sc"]:

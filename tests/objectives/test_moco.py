@@ -142,7 +142,7 @@ def test_outside_rows_are_negatives_and_instances_of_their_own(build_encoder, la
 
 
 def test_a_row_and_its_exact_duplicates_are_never_its_negatives(build_encoder, layout, draw_cells, make_step):
-    pretext = build(build_encoder, layout)
+    pretext = build(build_encoder, layout, temperature=1.0)
     queue = moco_of(pretext).queue
     cells = draw_cells(layout, 1)
     step = make_step(layout, cells, outside_rows=0.0)
