@@ -213,6 +213,10 @@ class Preprocessor:
         """Sentences on unseen categories, infinities, empty and ignored columns, over all rows encoded so far."""
         return self._notices.sentences()
 
+    def forget_notices(self) -> None:
+        """Count and warn from here on as if nothing had been encoded yet."""
+        self._notices = Notices()
+
     def decode_number(self, slot: int, value: float) -> Any:
         """What a number slot's value stands for: a number in the column's own unit, or an ISO 8601 time."""
         owner = self.layout.number_owner[slot]

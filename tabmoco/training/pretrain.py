@@ -7,6 +7,7 @@ import datetime
 import importlib.metadata
 import platform
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from tabmoco.nn.encoder import RowEncoder
 from tabmoco.objectives import Pretext, check_objectives
 from tabmoco.objectives.moco import MoCo
 from tabmoco.plausibility import corruption_plausibility
+from tabmoco.tables.notices import TabmocoWarning
 from tabmoco.tables.preprocess import Preprocessor
 from tabmoco.tables.schema import infer_schema
 from tabmoco.tables.source import TableSource, open_table
@@ -169,7 +171,12 @@ def _encode(source: TableSource, config: PretrainConfig) -> tuple[Preprocessor, 
     held, kept = np.sort(shuffled[:n_held]), np.sort(shuffled[n_held:])
     schema = infer_schema(source, config.data).without_examples()
     preprocessor = Preprocessor.fit(source, config.data, schema=schema, rows=kept)
-    return preprocessor, preprocessor.encode(source), kept, held
+    with warnings.catch_warnings():
+        # Rows kept out may hold values that no training row has; that is nothing the user has to know.
+        warnings.filterwarnings("ignore", message=".*never seen in training", category=TabmocoWarning)
+        encoded = preprocessor.encode(source)
+    preprocessor.forget_notices()
+    return preprocessor, encoded, kept, held
 
 
 def _n_steps(pretext: Pretext, data: TrainingRows, corruption: Corruption, config: PretrainConfig) -> int:
