@@ -122,7 +122,7 @@ class EncoderConfig:
 
     def __post_init__(self) -> None:
         _check_types(self)
-        _at_least(self, d_token=1, d_block=1, n_blocks=1, d_embedding=2)
+        _at_least(self, d_token=2, d_block=1, n_blocks=1, d_embedding=2)
         _between(self, dropout=(0.0, 0.99))
 
 

@@ -114,11 +114,11 @@ def pretrain(
 
     identity = _identity(source, config, device)
     checkpoint = _checkpoint_path(directory)
-    n_steps = _n_steps(pretext, data, corruption, config)
     resume = resume and checkpoint is not None and checkpoint.exists()
-    n_done = 0
     if resume and checkpoint is not None:
-        n_steps, n_done = _check_identity(checkpoint, identity, n_steps)
+        n_steps, n_done = _check_identity(checkpoint, identity)
+    else:
+        n_steps, n_done = _n_steps(pretext, data, corruption, config), 0
     with training_display(n_steps, shown=progress) as display:
         if resume:
             display.say(f"Resuming at step {n_done:,} of {n_steps:,}.")
@@ -248,7 +248,7 @@ def _identity(source: TableSource, config: PretrainConfig, device: torch.device)
     return {"table": source.fingerprint(), "settings": settings, "version": _version("tabmoco")}
 
 
-def _check_identity(checkpoint: Path, identity: dict[str, Any], n_steps: int) -> tuple[int, int]:
+def _check_identity(checkpoint: Path, identity: dict[str, Any]) -> tuple[int, int]:
     """Refuse to resume another run; returns the number of steps planned and the number done."""
     facts = read_facts(checkpoint)
     start_again = f"use the same, or delete {checkpoint.parent} to start again"
@@ -266,8 +266,7 @@ def _check_identity(checkpoint: Path, identity: dict[str, Any], n_steps: int) ->
     if changed:
         found = ", ".join(f"{name} was {old.get(name)}, is {new.get(name)}" for name in changed)
         raise CheckpointError(f"a run can only be resumed with its own settings: {found}; {start_again}.")
-    timed = "minutes" in identity["settings"]["optimize"]  # then the plan was made from the first run's speed
-    return int(facts["progress"]["n_steps"]) if timed else n_steps, int(facts["progress"]["step"])
+    return int(facts["progress"]["n_steps"]), int(facts["progress"]["step"])
 
 
 def _flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
