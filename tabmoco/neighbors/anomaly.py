@@ -20,6 +20,9 @@ from jaxtyping import Float
 
 UPPER_QUANTILE = 0.9
 
+TIE = 1e-6
+"""Scores this near count as equal: a row scored alone or in a batch may differ in the last digits."""
+
 
 @dataclass(frozen=True)
 class PieceScale:
@@ -62,7 +65,7 @@ class Calibration:
 
     def p_value(self, anomaly_score: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
         """Conformal p-value: `(1 + #{calibration scores ≥ score}) / (1 + m)`."""
-        n_smaller = np.searchsorted(self.scores, anomaly_score, side="left")
+        n_smaller = np.searchsorted(self.scores + TIE, anomaly_score, side="left")
         return (1.0 + len(self.scores) - n_smaller) / (1.0 + len(self.scores))
 
     def threshold(self, fpr: float) -> float:
@@ -75,7 +78,7 @@ class Calibration:
             return float("inf")
         if n_allowed >= len(self.scores):
             return float("-inf")
-        return float(np.nextafter(self.scores[len(self.scores) - 1 - n_allowed], np.inf))
+        return float(np.nextafter(self.scores[len(self.scores) - 1 - n_allowed] + TIE, np.inf))
 
 
 def share_of_cells(

@@ -66,6 +66,9 @@ def expected_words(
             if facts.minimum is not None and facts.maximum is not None:
                 digits = _digits(facts.maximum - facts.minimum)
                 values = [round(min(max(value, facts.minimum), facts.maximum), digits) for value in values]
+            if facts.earliest is not None and facts.latest is not None:
+                days = (np.datetime64(facts.latest) - np.datetime64(facts.earliest)) / np.timedelta64(1, "D")
+                values = [value[:10] if days > 100 else value[:16] for value in values]
             words[wanted] = [describe(value, facts.arrow_type) for value in values]
         else:
             probability, code = torch.softmax(logits[first_code[owner]][wanted], dim=-1).max(dim=-1)

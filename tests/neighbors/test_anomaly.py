@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from tabmoco.neighbors.anomaly import Calibration, PieceScale, share_of_cells
+from tabmoco.neighbors.anomaly import TIE, Calibration, PieceScale, share_of_cells
 
 FEW_VALUES = st.integers(0, 6).map(float)
 
@@ -63,7 +63,7 @@ def test_infinite_evidence_of_a_lone_row_is_left_out_of_the_measure():
 @given(SCORES, hnp.arrays(np.float64, st.integers(0, 10), elements=FEW_VALUES | st.floats(-10, 10)))
 def test_a_p_value_is_a_count(scores, asked):
     p_value = calibration(scores).p_value(asked)
-    slow = [(1 + sum(score >= value for score in scores)) / (1 + len(scores)) for value in asked]
+    slow = [(1 + sum(score + TIE >= value for score in scores)) / (1 + len(scores)) for value in asked]
     assert p_value.tolist() == slow
 
 
@@ -126,3 +126,9 @@ def test_a_piece_is_divided_by_blame_or_evenly():
     pieces = {"a": np.array([6.0, 6.0]), "b": np.array([1.0, 0.0])}
     blame = {"a": np.array([[1.0, 2.0, 0.0], [0.0, 0.0, 0.0]]), "b": np.array([[0.0, 0.0, 5.0], [1.0, 1.0, 1.0]])}
     assert share_of_cells(pieces, blame).tolist() == [[2.0, 4.0, 1.0], [2.0, 2.0, 2.0]]
+
+
+def test_a_calibration_row_scored_again_is_not_flagged_by_its_last_digits():
+    scores = np.linspace(1.0, 2.0, 99)
+    p_value = calibration(scores).p_value(scores[-1] + np.array([-1e-8, 0.0, 1e-8]))
+    assert p_value.tolist() == [0.02] * 3
