@@ -1,125 +1,190 @@
-"""One-class anomaly detection: learn from half of the normal rows, tell the other half from the anomalies.
+"""Anomaly detection on 22 tables: tabmoco against what people use today, all with their default settings.
 
-The split is drawn at random, exact copies of training rows are dropped from the test rows, and nothing is fitted on
-test rows. The rival is the distance to the nearest training rows on standardised cells (mean of 2), a strong plain
-method.
+Rows are divided as `benchmarks.anomaly_protocol` says, in two settings: learned from normal rows (one_class), and from
+all rows without labels (contaminated). Every run of a detector on a table with a seed has a process of its own and is
+kept at once in OUT.runs.jsonl, so the benchmark can be stopped and started again; `--redo NAME` repeats a detector.
 
     python -m benchmarks.anomaly --data-dir DATA --out benchmarks/results/anomaly
+    python -m benchmarks.anomaly --data-dir DATA --quick
+    python -m benchmarks.anomaly --data-dir DATA --full-size
+    python -m benchmarks.anomaly --data-dir DATA --split dte
+
+The last two are checks beside it: what whole large tables cost, and whether the KNN column of a published split comes
+out.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import time
-import warnings
+import functools
+import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
-from sklearn.metrics import average_precision_score, roc_auc_score
-from sklearn.neighbors import NearestNeighbors
-from sklearn.preprocessing import StandardScaler
-
-import tabmoco
-from benchmarks.results_file import footer, provenance, write_results
-
-TABLES = (
-    "breastw",
-    "ionosphere",
-    "landsat",
-    "pageblocks",
-    "pendigits",
-    "satellite",
-    "thyroid",
-    "vowels",
-    "wilt",
-    "yeast",
+from benchmarks.anomaly_protocol import (
+    DTE_MAX_ROWS,
+    MAX_ROWS,
+    SETTINGS,
+    TABLES,
+    Split,
+    evaluate,
+    load,
+    table_path,
 )
-MAX_TRAIN, MAX_TEST = 20_000, 20_000
-WAYS = ("neighbours", "tabmoco")
+from benchmarks.anomaly_report import compare_with_published, plot, render
+from benchmarks.anomaly_summary import summarise
+from benchmarks.detectors import DETECTORS
+from benchmarks.results_file import provenance, write_results
+from benchmarks.runs import TIMEOUT_SECONDS, Job, Run, RunStore, Work, run_jobs, start_server
+
+KEYS = ("setting", "table", "seed", "detector", "max_rows", "set")
+"""Fields that name a run."""
+
+UNCAPPED = 10_000_000
+
+QUICK = {
+    "tables": "breastw,ionosphere,landsat,pageblocks,pendigits,satellite,thyroid,vowels,wilt,yeast",
+    "detectors": "KNN,LOF,IForest,ECOD,1NN-z,2NN-z,5NN-z,1NN-q,2NN-q,5NN-q,two-scalings,tabmoco",
+    "settings": "one_class",
+    "seeds": 1,
+    "max_rows": 5_000,
+    "out": Path("benchmarks/results/anomaly-quick"),
+}
+FULL = {
+    "tables": ",".join(TABLES),
+    "detectors": ",".join(DETECTORS),
+    "settings": "one_class,contaminated",
+    "seeds": 3,
+    "max_rows": MAX_ROWS,
+    "out": Path("benchmarks/results/anomaly"),
+}
+FULL_SIZE = FULL | {
+    "tables": "donors,http,skin",
+    "detectors": "KNN,tabmoco",
+    "settings": "one_class",
+    "seeds": 1,
+    "max_rows": UNCAPPED,
+}
+CITATION = FULL | {"detectors": "KNN", "settings": "dte", "seeds": 5, "max_rows": DTE_MAX_ROWS}
 
 
-def one_class_split(table: pa.Table, seed: int) -> tuple[pa.Table, pa.Table, np.ndarray]:
-    """Training rows, test rows and the test rows' labels (1 = anomaly)."""
-    generator = np.random.default_rng(seed)
-    label = table.column("label").to_numpy()
-    rows = table.drop_columns(["label"])
-    normal = generator.permutation(np.flatnonzero(label == 0))
-    train = normal[: len(normal) // 2][:MAX_TRAIN]
-    test = generator.permutation(np.concatenate([normal[len(normal) // 2 :], np.flatnonzero(label == 1)]))[:MAX_TEST]
-    frame = rows.to_pandas()
-    content = pd.util.hash_pandas_object(frame, index=False).to_numpy()
-    test = test[~np.isin(content[test], content[train])]
-    return rows.take(pa.array(train)), rows.take(pa.array(test)), label[test]
+def main(arguments: Sequence[str] | None = None) -> int:
+    chosen = parse(arguments)
+    store = RunStore(chosen.out.with_suffix(".runs.jsonl"), KEYS)
+    facts = provenance("pyod", "scipy")
+    try:
+        if not chosen.report_only:
+            start_server(["benchmarks.warm_start"], threads=chosen.threads)
+            run_jobs(
+                plan(chosen),
+                store,
+                facts={"commit": facts["commit"], "versions": facts["versions"], "threads": chosen.threads},
+                like=("detector", "max_rows", "setting", "table"),
+                guess=lambda key: DETECTORS[key["detector"]].usual_seconds,
+                timeout_seconds=60 * chosen.minutes,
+                redo=lambda key: key["detector"] in chosen.redo,
+            )
+    finally:
+        report(chosen, store, facts)
+    if chosen.split is None:
+        return 0
+    lines, is_reproduced = compare_with_published(runs_of(store, chosen, "dte", max_rows=chosen.max_rows))
+    print("\n".join(lines))
+    return 0 if is_reproduced else 1
 
 
-def neighbours(train: pa.Table, test: pa.Table) -> np.ndarray:
-    scaler = StandardScaler().fit(train.to_pandas())
-    known = NearestNeighbors(n_neighbors=2).fit(scaler.transform(train.to_pandas()))
-    return known.kneighbors(scaler.transform(test.to_pandas()))[0].mean(1)
+def plan(chosen: argparse.Namespace) -> list[Job]:
+    """Seed after seed, so that whatever is stopped leaves whole seeds; within one the cheap detectors first."""
+    keys = (
+        dict(zip(KEYS, (setting, table, seed, detector, chosen.max_rows, _set(chosen, detector)), strict=True))
+        for seed in range(chosen.seeds)
+        for detector in DETECTORS
+        if detector in chosen.detectors
+        for setting in chosen.settings
+        for table in chosen.tables
+    )
+    return [Job(key, functools.partial(_work, chosen.data_dir, key, tuple(chosen.set))) for key in keys]
 
 
-def run_table(path: Path, seed: int, config: tabmoco.PretrainConfig) -> dict[str, Any]:
-    train, test, label = one_class_split(pq.read_table(path), seed)
-    started = time.monotonic()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model = tabmoco.pretrain(train, dataclasses.replace(config, seed=seed))
-        score = {"tabmoco": model.score(test)["anomaly_score"].to_numpy()}
-    seconds = time.monotonic() - started
-    score["neighbours"] = neighbours(train, test)
-    result: dict[str, Any] = {"train": len(train), "test": len(test), "seconds": round(seconds, 1)}
-    for way in WAYS:
-        result[f"{way} auroc"] = float(roc_auc_score(label, score[way]))
-        result[f"{way} auprc"] = float(average_precision_score(label, score[way]))
-    return result
-
-
-def render(results: dict[str, Any]) -> str:
-    columns = [f"{way} {measure}" for measure in ("auroc", "auprc") for way in WAYS]
-    frame = pd.DataFrame([run | {"table": name} for name, runs in results["tables"].items() for run in runs])
-    lines = [
-        "# One-class anomaly detection",
-        "",
-        "AUROC and AUPRC in %, mean ± standard deviation over seeds.",
-        "",
-        "| table | " + " | ".join(columns) + " | s |",
-        "|---|" + "---:|" * (len(columns) + 1),
+def runs_of(store: RunStore, chosen: argparse.Namespace, *settings: str, max_rows: int) -> list[Run]:
+    """All runs of the file in these settings with these rows, whichever detectors and tables were asked for now."""
+    return [
+        run
+        for run in store.runs.values()
+        if run["setting"] in settings
+        and run["detector"] in DETECTORS
+        and run["max_rows"] == max_rows
+        and run["set"] == _set(chosen, run["detector"])
     ]
-    for name in results["tables"]:
-        rows = frame[frame.table == name]
-        cells = [f"{100 * rows[c].mean():.1f} ± {100 * rows[c].std(ddof=0):.1f}" for c in columns]
-        lines.append(f"| {name} | " + " | ".join(cells) + f" | {rows.seconds.mean():.0f} |")
-    means = frame.groupby("table")[columns].mean()
-    lines.append("| **mean** | " + " | ".join(f"**{100 * means[c].mean():.1f}**" for c in columns) + " | |")
-    level = int((means["tabmoco auroc"] >= means["neighbours auroc"] - 0.002).sum())
-    lines += ["", f"At least level (to 0.2 AUROC points) on {level} of {len(means)} tables."]
-    return "\n".join(lines) + "\n" + footer(results["provenance"])
 
 
-def main() -> None:
+def report(chosen: argparse.Namespace, store: RunStore, facts: dict[str, Any]) -> None:
+    """Write OUT.json, OUT.md and OUT.png from the runs there are."""
+    max_rows = MAX_ROWS if chosen.full_size or chosen.split else chosen.max_rows
+    runs = runs_of(store, chosen, "one_class", "contaminated", max_rows=max_rows)
+    if not runs:
+        print("There are no runs to report.")
+        return
+    summary = summarise(runs, runs_of(store, chosen, "one_class", max_rows=UNCAPPED))
+    published = runs_of(store, chosen, "dte", max_rows=DTE_MAX_ROWS)
+    markdown = render(summary, facts, max_rows=max_rows, published=published)
+    write_results(chosen.out, {"provenance": facts, "max_rows": max_rows, **summary}, markdown)
+    plot(summary, chosen.out.with_suffix(".png"))
+    print(f"Wrote {chosen.out}.json, .md and .png from {len(runs)} runs.")
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path, required=True)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/anomaly"))
-    parser.add_argument("--tables", default=",".join(TABLES))
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--data-dir", type=Path, required=True, help="folder with anomaly/ad_NAME.parquet")
+    parser.add_argument("--out", type=Path, help="results without suffix")
+    parser.add_argument("--quick", action="store_true", help="ten tables, one seed, few rivals, up to 5,000 rows")
+    parser.add_argument("--full-size", action="store_true", help="the largest tables whole, tabmoco and PyOD's KNN")
+    parser.add_argument("--split", choices=["dte"], help="compare PyOD's KNN with its published figures")
+    parser.add_argument("--tables", help="names, comma-separated")
+    parser.add_argument("--detectors", help=f"names, comma-separated: {', '.join(DETECTORS)}")
+    parser.add_argument("--settings", help="one_class, contaminated or both")
+    parser.add_argument("--seeds", type=int, help="number of seeds")
+    parser.add_argument("--max-rows", type=int, help="most rows learned from, and most rows scored")
     parser.add_argument("--set", action="append", default=[], help="a setting, as for tabmoco pretrain")
-    arguments = parser.parse_args()
-    config = tabmoco.PretrainConfig().override(arguments.set)
-    results: dict[str, Any] = {"provenance": provenance(), "tables": {}}
-    for seed in range(arguments.seeds):
-        for name in arguments.tables.split(","):
-            run = run_table(arguments.data_dir / "anomaly" / f"ad_{name}.parquet", seed, config)
-            results["tables"].setdefault(name, []).append(run)
-            shown = {key: round(value, 3) for key, value in run.items() if isinstance(value, float)}
-            print(name, seed, shown, flush=True)
-            write_results(arguments.out, results, render(results))
-    print(render(results))
+    parser.add_argument("--redo", default="", help="detectors whose runs are repeated, comma-separated")
+    parser.add_argument("--threads", type=int, default=2, help="threads of a run")
+    parser.add_argument("--minutes", type=float, default=TIMEOUT_SECONDS / 60, help="time limit of a run")
+    parser.add_argument("--report-only", action="store_true", help="run nothing, render the runs there are")
+    chosen = parser.parse_args(arguments)
+    usual = CITATION if chosen.split else FULL_SIZE if chosen.full_size else QUICK if chosen.quick else FULL
+    for name, value in usual.items():
+        if getattr(chosen, name) is None:
+            setattr(chosen, name, value)
+    for name, known in (("tables", TABLES), ("detectors", DETECTORS), ("settings", SETTINGS), ("redo", DETECTORS)):
+        names = [word for word in getattr(chosen, name).split(",") if word]
+        unknown = [word for word in names if word not in known]
+        if unknown:
+            parser.error(f"--{name}: there is no {unknown[0]}; known: {', '.join(known)}")
+        setattr(chosen, name, names)
+    absent = [table for table in chosen.tables if not table_path(chosen.data_dir, table).exists()]
+    if absent and not chosen.report_only:
+        parser.error(f"--data-dir: there is no {table_path(chosen.data_dir, absent[0])}")
+    needs_pyod = any(DETECTORS[name].library == "PyOD" for name in chosen.detectors)
+    if needs_pyod and importlib.util.find_spec("pyod") is None and not chosen.report_only:
+        parser.error("the rivals are missing; pip install '.[benchmarks]'")
+    return chosen
+
+
+def _work(data_dir: Path, key: dict[str, Any], settings: tuple[str, ...]) -> Work:
+    n_rows, split = _split(table_path(data_dir, key["table"]), key["setting"], key["seed"], key["max_rows"])
+    return Work(evaluate, (split, key["detector"], settings, key["seed"]), {"n_rows": n_rows, **split.facts()})
+
+
+@functools.lru_cache(maxsize=2 * len(TABLES))
+def _split(path: Path, setting: str, seed: int, max_rows: int) -> tuple[int, Split]:
+    rows, label = load(path)
+    return len(label), SETTINGS[setting](rows, label, seed, max_rows)
+
+
+def _set(chosen: argparse.Namespace, detector: str) -> str:
+    return " ".join(sorted(chosen.set)) if DETECTORS[detector].family == "tabmoco" else ""
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

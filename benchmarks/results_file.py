@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 
-def provenance() -> dict[str, Any]:
+def provenance(*more_packages: str) -> dict[str, Any]:
     """Command, commit, versions and machine of this run."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     changed = subprocess.run(["git", "status", "--porcelain", "tabmoco"], capture_output=True, text=True, check=False)
-    packages = ("tabmoco", "torch", "numpy", "scikit-learn", "faiss-cpu", "pyarrow", "pandas")
+    packages = ("tabmoco", "torch", "numpy", "scikit-learn", "faiss-cpu", "pyarrow", "pandas", *more_packages)
     return {
         "command": shlex.join(["python", "-m", *_module_and_arguments()]),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

@@ -77,7 +77,7 @@ def model_card(model: RowModel) -> str:
         lines += [
             f"{len(reference):,} reference rows as embeddings, from which a decoder can guess cells, each with a hash "
             f"of its cells, and {len(reference.indexes['cells']):,} of them as encoded cells, from which numbers and "
-            "categories can be read back (index.safetensors)"
+            "categories can be read back, with forests that split between their values (index.safetensors)"
             + (", and their ids (ids.arrow)." if reference.ids is not None else "."),
         ]
     lines += [

@@ -14,7 +14,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -207,7 +207,14 @@ def score(
     fpr: Annotated[
         float | None, typer.Option(min=0, max=1, metavar="SHARE", help="Share of normal rows that may be flagged.")
     ] = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Add the cells that make a row strange.")] = False,
+    fdr: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, metavar="SHARE", help="Instead: share of normal rows among those flagged."),
+    ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Add the cells that make the strangest tenth of the rows strange.")
+    ] = False,
+    explain_all: Annotated[bool, typer.Option("--explain-all", help="The same for every row; slower.")] = False,
     top: Annotated[int, typer.Option(min=0, metavar="N", help="Rows to print, strangest first.")] = 10,
     id_column: IdColumn = None,
     device: Device = None,
@@ -219,12 +226,13 @@ def score(
     _check_output(out, data, overwrite=overwrite)
     loaded = _load(model, device)
     source = _open_for(loaded, data, id_column)
-    fields = loaded.score_schema(source, explain=explain)
+    explained: bool | Literal["all"] = "all" if explain_all else explain
+    fields = loaded.score_schema(source, explain=explained)
     from tabmoco.tables.glimpse import Strangest
 
     strangest = Strangest(top, fields)
     sent = _send(
-        loaded.iter_scores(source, fpr=fpr, explain=explain),
+        loaded.iter_scores(source, fpr=fpr, fdr=fdr, explain=explained),
         fields,
         see=strangest.see,
         label="Scoring",

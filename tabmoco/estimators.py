@@ -337,14 +337,14 @@ class TabMoCoDetector(OutlierMixin, _RowModelEstimator):
             flagged_from = reference.calibration.threshold(self.model_.config.index.fpr)
             self.offset_ = -float(np.nextafter(flagged_from, -np.inf))
         else:
-            scores = -_column(self.model_.score(source), "anomaly_score")
+            scores = -_column(self._scored(source), "anomaly_score")
             self.offset_ = float(np.percentile(scores, 100 * contamination))
         return self
 
     def score_samples(self, X: Any) -> Float64[np.ndarray, " N"]:
         """Minus the anomaly score of each row: 0 or less, lower for stranger rows."""
         source = self._read(X)
-        return -_column(self.model_.score(source), "anomaly_score")
+        return -_column(self._scored(source), "anomaly_score")
 
     def decision_function(self, X: Any) -> Float64[np.ndarray, " N"]:
         """`score_samples` minus `offset_`: negative for the rows that `predict` flags."""
@@ -357,7 +357,7 @@ class TabMoCoDetector(OutlierMixin, _RowModelEstimator):
     def p_values(self, X: Any) -> Float64[np.ndarray, " N"]:
         """Share of ordinary rows that are at least as strange as each row; above 0 and up to 1."""
         source = self._read(X)
-        return _column(self.model_.score(source), "p_value")
+        return _column(self._scored(source), "p_value")
 
     def explain(self, X: Any, *, top_cells: int = 5) -> pa.Table:
         """The cells that make each row strange, most to blame first.
@@ -375,9 +375,15 @@ class TabMoCoDetector(OutlierMixin, _RowModelEstimator):
         its row makes likely; and `share`, the part of the row's anomaly score that the cell answers for, 0 to 1.
         """
         source = self._read(X)
-        cells = self.model_.score(source, explain=True, top_cells=top_cells)["cells"].combine_chunks()
+        cells = self._scored(source, explain="all", top_cells=top_cells)["cells"].combine_chunks()
         rows = pc.list_parent_indices(cells).cast(pa.int64())
         return pa.table({"row": rows, **dict(zip(_CELL_FIELDS, cells.flatten().flatten(), strict=True))})
+
+    def _scored(self, source: TableSource, **options: Any) -> pa.Table:
+        """What the model says of rows. Its `fpr`, and the warning that it is too small to flag anything, counts for
+        "auto" alone."""
+        fpr = None if _checked_contamination(self.contamination) is None else 1.0
+        return self.model_.score(source, fpr=fpr, **options)
 
 
 def _is_array(X: Any) -> bool:

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -18,14 +18,15 @@ from torch.nn.functional import normalize
 
 from tabmoco.config import PretrainConfig
 from tabmoco.errors import TableError
-from tabmoco.neighbors.anomaly import share_of_cells
+from tabmoco.neighbors.anomaly import false_discoveries_below
 from tabmoco.neighbors.evidence import CellSpace
-from tabmoco.neighbors.reference import DISTANCE_SPACES, SEARCH_SPACE, Points, Reference
+from tabmoco.neighbors.explain import contributions
+from tabmoco.neighbors.reference import SEARCH_SPACE, Points, Reference
 from tabmoco.nn.columns import untemper
 from tabmoco.nn.encoder import RowEncoder
 from tabmoco.nn.heads import CellDecoder
 from tabmoco.objectives import Pretext, build_pretext
-from tabmoco.objectives.masked_cells import MaskedCells, cell_surprise
+from tabmoco.objectives.masked_cells import MaskedCells
 from tabmoco.tables.cell_words import expected_words, found_words
 from tabmoco.tables.cells import CellBatch
 from tabmoco.tables.notices import TabmocoWarning
@@ -36,8 +37,14 @@ from tabmoco.tables.source import TableBatch, TableSource, open_table
 BATCH_ROWS = 4_096
 """Rows embedded at a time."""
 
-SURPRISE_GROUPS = 4
-"""A cell's surprise is measured with every fourth column of its row hidden, its own among them."""
+ERROR_QUANTILES = (0.05, 0.95)
+"""Ends of the range in which a number is expected."""
+
+ERROR_CELLS, MIN_ERROR_ROWS = 20_000, 50
+"""About how many cells of reference rows are hidden to learn these ends, and of how many rows at least."""
+
+EXPLAINED_P = 0.1
+"""Rows with a p-value up to this are explained: the strangest tenth."""
 
 
 def build_encoder(preprocessor: Preprocessor, config: PretrainConfig) -> RowEncoder:
@@ -74,7 +81,8 @@ class RowModel:
 
     def __post_init__(self) -> None:
         self.pretext.to(self.device).eval()
-        self._cell_space = CellSpace(self.preprocessor.layout)
+        n_distinct = [self.schema[name].n_distinct for name in self.preprocessor.layout.columns]
+        self.cell_space = CellSpace(self.preprocessor.layout, self.preprocessor.knots, n_distinct)
 
     # ---------------------------------------------------------------- what is inside
 
@@ -187,7 +195,15 @@ class RowModel:
 
     # ---------------------------------------------------------------- score
 
-    def score(self, table: Any, *, fpr: float | None = None, explain: bool = False, top_cells: int = 5) -> pa.Table:
+    def score(
+        self,
+        table: Any,
+        *,
+        fpr: float | None = None,
+        fdr: float | None = None,
+        explain: bool | Literal["all"] = False,
+        top_cells: int = 5,
+    ) -> pa.Table:
         """Anomaly scores of all rows.
 
         A row is compared with the reference rows apart from one exact twin, so the rows the model was trained on can be
@@ -197,17 +213,22 @@ class RowModel:
         ----------
         fpr
             Share of normal rows that `is_anomaly` may flag; the model's own setting by default.
+        fdr
+            Instead of `fpr`: expected share of normal rows among those flagged. Which p-values are small enough then
+            depends on all rows of the table, so it is read twice (Benjamini and Hochberg 1995).
         explain
-            Add `cells`: the `top_cells` cells that make up most of each score, with the value found, the value expected
-            given the rest of the row, and the share of the score.
+            Add `cells`: the `top_cells` cells that make up most of the score, with the value found, the value expected
+            given the rest of the row, and the share of the score. Only rows with a p-value up to 0.1, and those
+            flagged, are explained, the others' `cells` are null; `"all"` explains every row, which takes longer.
 
         Returns
         -------
         A table of `row_id` (or the id column), `anomaly_score` (float64, 0 or more, higher = stranger), `p_value`
-        (share of normal rows at least as strange), `is_anomaly`, `nearest_row_id`, and `cells` if asked.
+        (share of normal rows at least as strange), `is_anomaly`, `nearest_row_id` (the reference row with the most
+        alike cells), and `cells` if asked.
         """
         source = self._open(table)
-        batches = self.iter_scores(source, fpr=fpr, explain=explain, top_cells=top_cells)
+        batches = self.iter_scores(source, fpr=fpr, fdr=fdr, explain=explain, top_cells=top_cells)
         return pa.Table.from_batches(batches, schema=self.score_schema(source, explain=explain))
 
     def iter_scores(
@@ -215,16 +236,19 @@ class RowModel:
         table: Any,
         *,
         fpr: float | None = None,
-        explain: bool = False,
+        fdr: float | None = None,
+        explain: bool | Literal["all"] = False,
         top_cells: int = 5,
         batch_rows: int = BATCH_ROWS,
     ) -> Iterator[pa.RecordBatch]:
         """`score`, batch by batch."""
         source, reference = self._open(table), self._reference()
         schema = self.score_schema(source, explain=explain)
+        if fdr is not None:
+            fpr = self._limit(source, fpr=fpr, fdr=fdr, batch_rows=batch_rows)
         fpr = self.config.index.fpr if fpr is None else fpr
         n_calibration = len(reference.calibration.scores)
-        if 0 < fpr * (n_calibration + 1) < 1:
+        if 0 < fpr * (n_calibration + 1) < 1 - 1e-9:
             warnings.warn(
                 f"fpr={fpr:g} needs at least {math.ceil(1 / fpr) - 1:,} calibration rows, the model has "
                 f"{n_calibration:,}: no row can be flagged; use an fpr of at least 1/{n_calibration + 1}.",
@@ -234,17 +258,30 @@ class RowModel:
         for batch, cells in self._batches(source, batch_rows):
             points = self.points(cells)
             evidence = reference.evidence(points)
-            pieces = reference.calibration.pieces(evidence.pieces)
-            score = np.sum(list(pieces.values()), axis=0)
+            score = reference.calibration.score(evidence.pieces)
             p_value = reference.calibration.p_value(score)
-            _, nearest = reference.nearest(points, SEARCH_SPACE, 1)
-            columns = [_names(batch), score, p_value, p_value <= fpr, reference.names(nearest[:, 0])]
+            nearest = evidence.neighbours["cells"][:, 0]
+            columns = [_names(batch), score, p_value, p_value <= fpr, reference.names(nearest)]
             if explain:
-                contribution = self._contribution(points, evidence.neighbours, pieces)
-                columns.append(self._strange_cells(batch, cells, contribution, score, top_cells))
+                told = np.arange(len(score)) if explain == "all" else np.flatnonzero(p_value <= max(fpr, EXPLAINED_P))
+                share = contributions(reference, self.cell_space, points[told], evidence[told])
+                strange = self._strange_cells(batch, cells, told, share, top_cells)
+                place = np.full(len(score), -1)
+                place[told] = np.arange(len(told))
+                columns.append(strange.take(pa.array(place, mask=place < 0)))
             yield pa.record_batch([_to_arrow(column) for column in columns], schema=schema)
 
-    def score_schema(self, source: TableSource, *, explain: bool = False) -> pa.Schema:
+    def _limit(self, source: TableSource, *, fpr: float | None, fdr: float, batch_rows: int) -> float:
+        """The largest p-value to flag so that a share of at most `fdr` of the flagged rows is expected to be normal."""
+        if fpr is not None:
+            raise TableError(f"give either fpr or fdr, got fpr={fpr:g} and fdr={fdr:g}; leave one out.")
+        if not 0 <= fdr <= 1:
+            raise TableError(f"fdr must lie between 0 and 1, got fdr={fdr:g}.")
+        batches = self.iter_scores(source, fpr=1.0, batch_rows=batch_rows)
+        p_value = np.concatenate([np.zeros(0), *(batch["p_value"].to_numpy() for batch in batches)])
+        return float(p_value[false_discoveries_below(p_value, fdr)].max(initial=0.0))
+
+    def score_schema(self, source: TableSource, *, explain: bool | Literal["all"] = False) -> pa.Schema:
         names = self._reference().names(np.zeros(0, dtype=np.int64)).type
         fields = [
             _id_field(source),
@@ -262,79 +299,49 @@ class RowModel:
         parts = [np.zeros((0, self.preprocessor.layout.n_columns))]
         for _, cells in self._batches(source, BATCH_ROWS):
             points = self.points(cells)
-            evidence = reference.evidence(points)
-            parts.append(self._contribution(points, evidence.neighbours, reference.calibration.pieces(evidence.pieces)))
+            parts.append(contributions(reference, self.cell_space, points, reference.evidence(points)))
         return np.concatenate(parts)
 
     @torch.inference_mode()
     def points(self, cells: CellBatch) -> Points:
-        """The rows as points in every space, and the surprise of every cell."""
+        """The rows as points in every space."""
         parts = []
         for start in range(0, max(1, len(cells)), BATCH_ROWS):
             given = cells[start : start + BATCH_ROWS]
-            batch = given.to(self.device)
-            embedding = self.encoder(batch)
+            embedding, scalings = self.encoder(given.to(self.device)), self.scalings(given)
             vectors = {
-                "cells": self._cell_space.given(given, given.number),
-                "embedding": embedding,
+                "cells": self.cell_space.standard(given, scalings),
+                "both": self.cell_space.both(given, scalings),
+                "traits": self.cell_space.traits(given, scalings),
                 SEARCH_SPACE: normalize(embedding, dim=-1),
             }
             if self.decoder is not None:
-                scalings = self.encoder.columns.number.scalings(batch.number).cpu()
                 number, logits = self.decoder(embedding)
-                vectors["residual"] = self._cell_space.residual(
+                vectors["residual"] = self.cell_space.residual(
                     given, scalings, number.cpu(), [logit.cpu() for logit in logits]
                 )
-            surprise = self._surprise(batch)
             arrays = {name: vector.cpu().numpy() for name, vector in vectors.items()}
-            parts.append(Points(arrays, surprise.cpu().numpy(), given.content_hash().numpy()))
+            parts.append(Points(arrays, given.content_hash().numpy()))
         return Points.cat(parts)
 
-    def _surprise(self, cells: CellBatch) -> Float[Tensor, "N C"]:
-        """How far every cell is from what the rest of its row makes expected."""
-        layout = self.preprocessor.layout
-        surprise = torch.zeros(cells.missing.shape, device=cells.missing.device)
-        if self.decoder is None:
-            return surprise
-        group = torch.arange(layout.n_columns, device=cells.missing.device) % SURPRISE_GROUPS
-        masks = [(group == number).expand_as(cells.missing) for number in range(min(SURPRISE_GROUPS, layout.n_columns))]
-        for hidden, embedding in zip(masks, self.encoder.each_hidden(cells, masks), strict=True):
-            found = cell_surprise(self.encoder, self.decoder, embedding, cells, layout)
-            surprise = torch.where(hidden & ~cells.missing, found, surprise)
-        return surprise
+    @torch.inference_mode()
+    def scalings(self, cells: CellBatch) -> Float[Tensor, "N Sn 2"]:
+        """Both scalings of the cells' numbers, on the CPU."""
+        return self.encoder.columns.number.scalings(cells.number.to(self.device)).cpu()
 
     # ---------------------------------------------------------------- explain
 
-    def _contribution(
-        self, points: Points, neighbours: dict[str, np.ndarray], pieces: dict[str, np.ndarray]
-    ) -> Float[np.ndarray, "N C"]:
-        """Blame is the squared difference from the neighbours, coordinate by coordinate; the embedding's part, which
-        has no cells, is divided like the surprise."""
-        reference, space = self._reference(), self._cell_space
-        surprise = torch.from_numpy(points.surprise).double()
-        difference = {
-            name: torch.from_numpy(reference.difference(points, name, neighbours[name])) for name in DISTANCE_SPACES
-        }
-        n_residual = len(space.residual_owner) if "residual" in reference.joint_scale else 0
-        joint = space.blame(difference["joint"][:, :n_residual], space.residual_owner[:n_residual])
-        share = surprise / surprise.sum(1, keepdim=True).clamp(min=1e-30)
-        joint += difference["joint"][:, n_residual:].square().sum(1, keepdim=True) * share
-        blame = {
-            "cells": space.blame(difference["cells"], space.owner).numpy(),
-            "joint": joint.numpy(),
-            "surprise": points.surprise,
-        }
-        return share_of_cells(pieces, blame)
-
     def _strange_cells(
-        self, batch: TableBatch, cells: CellBatch, contribution: np.ndarray, score: np.ndarray, top_cells: int
+        self, batch: TableBatch, cells: CellBatch, rows: np.ndarray, contribution: np.ndarray, top_cells: int
     ) -> pa.Array:
-        """The cells with the largest shares, each with the value found and the one expected when it alone is hidden."""
+        """The cells of these rows with the largest shares of the score, each with the value found and the one expected
+        when it alone is hidden."""
         n_rows, n_columns = contribution.shape
         n_top = min(top_cells, n_columns)
         top = np.argsort(-contribution, axis=1, kind="stable")[:, :n_top]
-        share = np.take_along_axis(contribution, top, axis=1) / np.maximum(score, 1e-300)[:, None]
-        flat_row, flat_column = np.repeat(np.arange(n_rows), n_top), top.ravel()
+        total = np.maximum(contribution.sum(1, keepdims=True), 1e-300)
+        share = np.take_along_axis(contribution, top, axis=1) / total
+        flat_row, flat_column = np.repeat(rows, n_top), top.ravel()
         expected = self.expected_cells(cells, flat_row, flat_column)
         found = found_words(self.preprocessor, batch, flat_row, flat_column)
         structs = pa.StructArray.from_arrays(
@@ -351,24 +358,47 @@ class RowModel:
     @torch.inference_mode()
     def expected_cells(self, cells: CellBatch, row: np.ndarray, column: np.ndarray) -> list[str | None]:
         """What cell `(row[i], column[i])` should hold given the rest of its row, in words; none if that cannot be
-        said."""
-        if self.decoder is None:
-            return [None] * len(row)
+        said. Nine in ten reference rows hold a number within the range told."""
         expected: list[str | None] = []
+        for _, columns, number, logits in self._decoded_alone(cells, row, column):
+            error = torch.from_numpy(self._reference().expected_error)
+            low, high = (untemper(number[..., 0] + error[:, end]) for end in (0, 1))
+            expected += expected_words(self.preprocessor, columns.numpy(), low, high, logits)
+        return expected or [None] * len(row)
+
+    @torch.inference_mode()
+    def cell_errors(self, cells: CellBatch) -> Float[np.ndarray, "Sn 2"]:
+        """5 % and 95 % quantile of the tempered number found minus the one expected when its cell alone is hidden."""
+        layout = self.preprocessor.layout
+        columns = np.unique(np.asarray(layout.number_owner, dtype=np.int64))
+        few = cells[: max(MIN_ERROR_ROWS, ERROR_CELLS // max(len(columns), 1))]
+        error = np.zeros((layout.n_numbers, 2), dtype=np.float32)
+        row, column = np.tile(np.arange(len(few)), len(columns)), np.repeat(columns, len(few))
+        found: list[list[Tensor]] = [[] for _ in range(layout.n_numbers)]
+        for rows, hidden, number, _ in self._decoded_alone(few, row, column):
+            missed = self.scalings(few[rows])[..., 0] - number[..., 0]
+            for slot, owner in enumerate(layout.number_owner):
+                there = (hidden == owner) & ~few.missing[rows, owner]
+                found[slot].append(missed[there, slot])
+        for slot, parts in enumerate(found):
+            missed = torch.cat(parts) if parts else torch.empty(0)
+            if len(missed):
+                error[slot] = np.quantile(missed.numpy(), ERROR_QUANTILES)
+        return error
+
+    def _decoded_alone(
+        self, cells: CellBatch, row: np.ndarray, column: np.ndarray
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor, list[Tensor]]]:
+        """Rows and columns, batch by batch, and what the decoder makes of each row with only that column hidden."""
+        if self.decoder is None:
+            return
         for start in range(0, len(row), BATCH_ROWS):
             rows = torch.from_numpy(row[start : start + BATCH_ROWS])
             columns = torch.from_numpy(column[start : start + BATCH_ROWS])
             hidden = torch.zeros(len(rows), self.preprocessor.layout.n_columns, dtype=torch.bool)
             hidden[torch.arange(len(rows)), columns] = True
-            embedding = self.encoder(cells[rows].to(self.device), hidden.to(self.device))
-            number, logits = self.decoder(embedding)
-            expected += expected_words(
-                self.preprocessor,
-                columns.numpy(),
-                untemper(number[..., 0]).cpu(),
-                [logit.cpu() for logit in logits],
-            )
-        return expected
+            number, logits = self.decoder(self.encoder(cells[rows].to(self.device), hidden.to(self.device)))
+            yield rows, columns, number.cpu(), [logit.cpu() for logit in logits]
 
     # ---------------------------------------------------------------- search
 

@@ -8,9 +8,9 @@
 | preprocessor.safetensors | its arrays: quantiles and text statistics |
 | encoder.safetensors | the encoder |
 | objectives.safetensors | heads, target and queue |
-| index.safetensors | reference rows as points in every space |
+| index.safetensors | reference rows as points in every space, the whitening, the forests, usual blame and errors |
 | ids.arrow | their names, if the table has an id column |
-| calibration.json | the scales of the evidence and the calibration scores |
+| calibration.json | the scales and weights of the evidence and the calibration scores |
 | record.json | how the model came to be |
 | metrics.jsonl | what was measured while training |
 | MODEL_CARD.md | all of it for people |
@@ -42,11 +42,13 @@ from tabmoco.devices import resolve_device
 from tabmoco.errors import ModelFileError, TabmocoError
 from tabmoco.model import RowModel, build_untrained
 from tabmoco.neighbors.anomaly import Calibration, PieceScale
+from tabmoco.neighbors.forest import OutsideForest
 from tabmoco.neighbors.index import RowIndex
-from tabmoco.neighbors.reference import DISTANCE_SPACES, SEARCH_SPACE, WEIGHTS, Reference
+from tabmoco.neighbors.reference import DISTANCE_SPACES, FOREST_VECTORS, SEARCH_SPACE, WEIGHTS, Reference
+from tabmoco.neighbors.whitening import Whitening
 from tabmoco.tables.preprocess import Preprocessor
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 MANIFEST = "manifest.json"
 
@@ -123,6 +125,11 @@ def _write_reference(reference: Reference, directory: Path) -> None:
     arrays: dict[str, np.ndarray] = {}
     for name, index in reference.indexes.items():
         arrays |= {f"{name}/{part}": a for part, a in index.to_arrays().items()}
+    for name, forest in reference.forests.items():
+        arrays |= {f"{name}_forest/{part}": a for part, a in forest.to_arrays().items()}
+    arrays |= {"whitening/mean": reference.whitening.mean, "whitening/matrix": reference.whitening.matrix}
+    arrays["expected/error"] = reference.expected_error
+    arrays |= {f"usual_blame/{piece}": a for piece, a in reference.usual_blame.items()}
     safetensors.numpy.save_file(
         {name: np.ascontiguousarray(a) for name, a in arrays.items()}, directory / "index.safetensors"
     )
@@ -135,7 +142,6 @@ def _write_reference(reference: Reference, directory: Path) -> None:
         directory / "calibration.json",
         {
             "n_neighbors": reference.n_neighbors,
-            "joint_scale": dict(reference.joint_scale),
             "held_out": calibration.held_out,
             "pieces": {name: dataclasses.asdict(s) for name, s in calibration.scales.items()},
             "scores": calibration.scores.tolist(),
@@ -161,11 +167,44 @@ def _read(directory: Path, files: set[str], device: str) -> RowModel:
 
 def _try_out(model: RowModel) -> None:
     """Send a row of missing cells through everything: parts that do not fit together fail here, not at first use."""
+    if model.reference is not None:
+        _check_widths(model, model.reference)
     row = pa.table({name: pa.nulls(1) for name in model.preprocessor.layout.columns})
     model.card()
     model.embed(row)
     if model.reference is not None:
         model.score(row, fpr=1.0, explain=True)
+
+
+def _check_widths(model: RowModel, reference: Reference) -> None:
+    """Refuse arrays that are not finite or that NumPy would stretch to fit, and evidence that the model cannot give."""
+    space, layout = model.cell_space, model.preprocessor.layout
+    width = len(space.both_owner)
+    widths = {"cells": len(space.owner), "whitened": width, SEARCH_SPACE: model.d_embedding}
+    arrays: dict[str, tuple[np.ndarray, list[tuple[int, ...]]]] = {
+        **{f"{name}/vectors": (i.vectors, [(len(i), widths[name])]) for name, i in reference.indexes.items()},
+        "whitening/mean": (reference.whitening.mean, [(width,)]),
+        "whitening/matrix": (reference.whitening.matrix, [(width, width), (width, 1)]),
+        "expected/error": (reference.expected_error, [(layout.n_numbers, 2)]),
+        **{f"usual_blame/{name}": (blame, [(layout.n_columns,)]) for name, blame in reference.usual_blame.items()},
+    }
+    for name, (array, allowed) in arrays.items():
+        if array.shape not in allowed or not np.isfinite(array).all():
+            shapes = " or ".join(map(str, allowed))
+            raise ModelFileError(
+                f"{name} must be finite and of shape {shapes}, got shape {array.shape}; train the model again."
+            )
+    splits = {"forest": len(space.trait_owner), "residual": len(space.residual_owner)}
+    for name, forest in reference.forests.items():
+        if forest.coordinate.max(initial=0) >= max(splits[name], 1):
+            raise ModelFileError(
+                f"the trees must split on the {splits[name]} coordinates of the {FOREST_VECTORS[name]}, got "
+                f"{forest.coordinate.max() + 1}; train the model again."
+            )
+    if ("residual" in reference.calibration.scales) != (model.decoder is not None):
+        raise ModelFileError(
+            "the calibration must be of the residual if the model rebuilds cells, and only then; train the model again."
+        )
 
 
 def _read_reference(directory: Path, files: set[str]) -> Reference:
@@ -180,12 +219,25 @@ def _read_reference(directory: Path, files: set[str]) -> Reference:
             ids = reader.read_all().column("id").combine_chunks()
     settings = _read_json(directory / "calibration.json")
     calibration = Calibration(
-        {name: PieceScale(**scale) for name, scale in settings["pieces"].items()},
+        {name: PieceScale.from_dict(scale) for name, scale in settings["pieces"].items()},
         np.asarray(settings["scores"], dtype=np.float64),
         bool(settings["held_out"]),
     )
     indexes = {space: RowIndex.from_arrays(spaces[space]) for space in (*DISTANCE_SPACES, SEARCH_SPACE)}
-    reference = Reference(indexes, settings["joint_scale"], int(settings["n_neighbors"]), ids, calibration)
+    reference = Reference(
+        indexes,
+        Whitening(**spaces["whitening"]),
+        {
+            name: OutsideForest.from_arrays(spaces[f"{name}_forest"])
+            for name in calibration.scales
+            if name in FOREST_VECTORS
+        },
+        int(settings["n_neighbors"]),
+        ids,
+        calibration,
+        spaces["usual_blame"],
+        spaces["expected"]["error"],
+    )
     _check_reference(reference)
     return reference
 
@@ -202,15 +254,26 @@ def _check_reference(reference: Reference) -> None:
         raise ModelFileError(
             "the index must hold a content hash per row, to tell its exact twin; train the model again."
         )
-    if calibration.scales.keys() != WEIGHTS.keys():
+    if not WEIGHTS.keys() - {"residual"} <= calibration.scales.keys() <= WEIGHTS.keys():
         raise ModelFileError(
             f"the calibration must be of {', '.join(WEIGHTS)}, got {', '.join(calibration.scales)}; train the model "
             "again."
         )
+    if reference.usual_blame.keys() != calibration.scales.keys():
+        raise ModelFileError(
+            f"the usual blame must be of {', '.join(calibration.scales)}, got {', '.join(reference.usual_blame)}; "
+            "train the model again."
+        )
+    n_rows = len(reference.indexes["cells"])
+    if any(len(forest.seen) != n_rows for forest in reference.forests.values()):
+        raise ModelFileError(f"the forests must know which of {n_rows:,} rows they have seen; train the model again.")
     if scores.ndim != 1 or not np.isfinite(scores).all() or (np.diff(scores) < 0).any():
         raise ModelFileError("the calibration scores must be finite and ascending; train the model again.")
-    if not all(scale.spread > 0 for scale in calibration.scales.values()):
-        raise ModelFileError("the spread of every piece of evidence must be above 0; train the model again.")
+    if not all(scale.is_sound() and scale.weight >= 0 for scale in calibration.scales.values()):
+        raise ModelFileError(
+            "every piece of evidence must have ascending quantiles, an excess above 0 and a weight of at least 0; "
+            "train the model again."
+        )
 
 
 def _checked_files(directory: Path) -> set[str]:

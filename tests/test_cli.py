@@ -209,6 +209,52 @@ def test_score_writes_every_row_and_prints_the_strangest(model, data, tmp_path):
     assert "expected" in shown and "%" in shown
 
 
+@pytest.fixture(scope="module")
+def strange(data) -> Path:
+    """The table with five rows whose cells do not fit one another."""
+    table = make_table().to_pandas()
+    table.loc[:4, "size"] += 40.0
+    path = data.parent / "strange.parquet"
+    pq.write_table(pa.Table.from_pandas(table, preserve_index=False), path)
+    return path
+
+
+def test_a_rate_of_false_discoveries_flags_what_the_model_flags(model, strange, tmp_path):
+    facts = json.loads(succeed("score", model, strange, "--fdr", 0.5, "--out", tmp_path / "s.arrow", "--json").stdout)
+
+    written = pa.feather.read_table(tmp_path / "s.arrow")
+    by_model = RowModel.load(model, device="cpu").score(pq.read_table(strange), fdr=0.5)
+    assert written["is_anomaly"] == by_model["is_anomaly"]
+    assert facts["n_anomalies"] == sum(written["is_anomaly"].to_pylist())
+    assert 0 < facts["n_anomalies"] < N_ROWS
+    assert json.loads(succeed("score", model, strange, "--fdr", 0, "--json").stdout)["n_anomalies"] == 0
+
+
+def test_explain_tells_of_the_strangest_tenth_and_explain_all_of_every_row(model, strange, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    cells = {}
+    for option in ("--explain", "--explain-all"):
+        out = tmp_path / f"{option}.parquet"
+        succeed("score", model, strange, option, "--fpr", 0.02, "--out", out)
+        cells[option] = pq.read_table(out)["cells"].to_pylist()
+        p_value = pq.read_table(out)["p_value"].to_numpy()
+    assert [told is not None for told in cells["--explain"]] == (p_value <= 0.1).tolist()
+    assert 5 <= sum(told is not None for told in cells["--explain"]) < N_ROWS // 2
+    assert None not in cells["--explain-all"]
+    both = succeed("score", model, strange, "--explain", "--explain-all", "--top", N_ROWS, "--json").stdout
+    assert None not in [row["cells"] for row in json.loads(both)["top"]]
+
+    shown = {option: succeed("score", model, strange, option, "--top", N_ROWS).stdout for option in cells}
+    assert all(f"T{row:04d}" in text for text in shown.values() for row in range(N_ROWS))
+    assert shown["--explain-all"].count("expected") > shown["--explain"].count("expected") > 0
+
+
+@pytest.mark.parametrize("option", ["--explain", "--explain-all"])
+def test_explained_scores_can_be_written_as_csv(model, strange, tmp_path, option):
+    succeed("score", model, strange, option, "--out", tmp_path / "s.csv")
+    assert pa.csv.read_csv(tmp_path / "s.csv").num_rows == N_ROWS
+
+
 def test_scores_show_no_cell_unless_asked(model, data):
     assert "coach" not in succeed("score", model, data).stdout
     assert "gold" not in succeed("score", model, data).stdout
@@ -286,6 +332,7 @@ def test_overwrite_replaces_a_result_but_never_the_input(model, data, tmp_path):
         (["embed", "MODEL", "DATA", "--out", "e.xlsx"], [".parquet", ".xlsx"]),
         (["embed", "MODEL", "DATA", "--out", "no/e.csv"], ["no folder"]),
         (["score", "MODEL", "DATA", "--id-column", "tikcet"], ["tikcet", "ticket"]),
+        (["score", "MODEL", "DATA", "--fpr", "0.1", "--fdr", "0.1"], ["fpr=0.1", "fdr=0.1", "leave one out"]),
         (["search", "MODEL", "DATA", "--rows", "0,x"], ["--rows", "'x'"]),
         (["search", "MODEL", "DATA", "--rows", "500", "--other-rows"], ["500", "119"]),
     ],

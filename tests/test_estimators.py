@@ -6,6 +6,8 @@ import copy
 import inspect
 import pickle
 import re
+import warnings
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -54,6 +56,16 @@ def make_array(n_rows: int = 120, seed: int = 0) -> np.ndarray:
 
 def apply(estimator: TabMoCoEmbedder | TabMoCoDetector, X: object) -> np.ndarray:
     return estimator.transform(X) if isinstance(estimator, TabMoCoEmbedder) else estimator.score_samples(X)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_forests() -> Iterator[None]:
+    """The forests are small, for want of time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tabmoco.neighbors.forest.N_TREES", 8)
+        patch.setattr("tabmoco.neighbors.forest.MIN_OUTSIDE", 200)
+        patch.setattr("tabmoco.training.pretrain.MIN_OUTSIDE_ROWS", 400)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -370,6 +382,16 @@ def test_contamination_is_the_share_of_training_rows_flagged(contamination):
     flagged = detector.fit_predict(array) == -1
     assert abs(flagged.sum() - 200 * contamination) < 1
     assert detector.score_samples(array)[flagged].max() < detector.offset_
+
+
+def test_only_auto_warns_that_its_rate_flags_nothing():
+    array = make_array(50)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TabmocoWarning)
+        detector = TabMoCoDetector(config=SMALL, contamination=0.1, fpr=0.01).fit(array)
+        detector.predict(array), detector.p_values(array), detector.explain(array)
+    with pytest.warns(TabmocoWarning, match="fpr=0.01 needs at least 99 calibration rows, the model has 50"):
+        TabMoCoDetector(config=SMALL, fpr=0.01).fit(array).predict(array)
 
 
 @pytest.mark.parametrize("contamination", [0, 0.6, -0.1, "few", None, True, float("nan")])

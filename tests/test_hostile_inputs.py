@@ -111,6 +111,16 @@ class Commands:
         return embedding, pq.read_table(out)["anomaly_score"].to_numpy(), said
 
 
+@pytest.fixture(scope="module", autouse=True)
+def small_forests() -> Iterator[None]:
+    """The forests are small, for want of time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tabmoco.neighbors.forest.N_TREES", 8)
+        patch.setattr("tabmoco.neighbors.forest.MIN_OUTSIDE", 200)
+        patch.setattr("tabmoco.training.pretrain.MIN_OUTSIDE_ROWS", 400)
+        yield
+
+
 @pytest.fixture
 def commands(tmp_path: Path) -> Commands:
     return Commands(tmp_path)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime as dt
 import json
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -20,6 +23,7 @@ import tabmoco.model
 from tabmoco.config import DataConfig, EncoderConfig, IndexConfig, ObjectiveConfig, OptimizeConfig, PretrainConfig
 from tabmoco.errors import SchemaError, TableError
 from tabmoco.model import OUTPUT_COLUMNS, STRANGE_CELLS, RowModel, build_encoder, build_untrained
+from tabmoco.neighbors.reference import WEIGHTS
 from tabmoco.tables.display import describe
 from tabmoco.tables.notices import TabmocoWarning
 from tabmoco.tables.source import open_table
@@ -110,8 +114,24 @@ def threads(number: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def shares(scores: pa.Table) -> list[dict[str, float]]:
-    return [{cell["column"]: cell["share"] for cell in cells} for cells in scores["cells"].to_pylist()]
+def middle(expected: str) -> float:
+    """Of a range of numbers, or of the one number told."""
+    return float(np.mean([float(end) for end in expected.split(" … ")]))
+
+
+def check_same_cells(mine: list[dict], theirs: list[dict], name: str) -> None:
+    """The same cells with the same words and shares, but for the order of cells whose shares are the same."""
+    np.testing.assert_allclose(
+        [cell["share"] for cell in mine], [cell["share"] for cell in theirs], atol=1e-4, err_msg=name
+    )
+    by_column = {cell["column"]: cell for cell in theirs}
+    for cell in mine:
+        if cell["column"] in by_column:
+            other = by_column[cell["column"]]
+            assert cell["found"] == other["found"], name
+            assert cell["share"] == pytest.approx(other["share"], abs=1e-4), name
+        else:  # one of two cells that share the last place
+            assert cell["share"] == pytest.approx(theirs[-1]["share"], abs=1e-4), name
 
 
 # ---------------------------------------------------------------- a row is a row
@@ -148,25 +168,25 @@ def test_any_choice_of_rows_has_the_embeddings_and_scores_of_these_rows(quick, r
 
 def test_scores_explanations_and_neighbours_are_the_same_alone_and_in_any_batch(model):
     source = open_table(FEW, id_column="order")
-    whole, near = model.score(source, explain=True), model.search(source, k=3)
+    whole, near = model.score(source, explain="all"), model.search(source, k=3)
     order = np.random.default_rng(1).permutation(150)
     ways = {
         "small batches": (
-            pa.Table.from_batches(model.iter_scores(source, explain=True, batch_rows=11)),
+            pa.Table.from_batches(model.iter_scores(source, explain="all", batch_rows=11)),
             pa.Table.from_batches(model.iter_neighbours(source, k=3, batch_rows=11)),
             np.arange(150),
         ),
         "another order": (
-            model.score(open_table(FEW.iloc[order], id_column="order"), explain=True),
+            model.score(open_table(FEW.iloc[order], id_column="order"), explain="all"),
             model.search(open_table(FEW.iloc[order], id_column="order"), k=3),
             order,
         ),
         "alone": (
             pa.concat_tables(
-                model.score(open_table(FEW.iloc[[row]], id_column="order"), explain=True) for row in range(12)
+                model.score(open_table(FEW.iloc[[row]], id_column="order"), explain="all") for row in range(8)
             ),
-            pa.concat_tables(model.search(open_table(FEW.iloc[[row]], id_column="order"), k=3) for row in range(12)),
-            np.arange(12),
+            pa.concat_tables(model.search(open_table(FEW.iloc[[row]], id_column="order"), k=3) for row in range(8)),
+            np.arange(8),
         ),
     }
     for name, (scores, neighbours, rows) in ways.items():
@@ -175,9 +195,8 @@ def test_scores_explanations_and_neighbours_are_the_same_alone_and_in_any_batch(
         for column in ("anomaly_score", "p_value"):
             np.testing.assert_allclose(scores[column], expected[column], rtol=1e-4, err_msg=name)
         assert scores["nearest_row_id"] == expected["nearest_row_id"], name
-        for mine, theirs in zip(shares(scores), shares(expected), strict=True):
-            assert mine.keys() == theirs.keys(), name
-            np.testing.assert_allclose(list(mine.values()), list(theirs.values()), atol=1e-4, err_msg=name)
+        for mine, theirs in zip(scores["cells"].to_pylist(), expected["cells"].to_pylist(), strict=True):
+            check_same_cells(mine, theirs, name)
         triples = near.take(pa.array((rows[:, None] * 3 + np.arange(3)).ravel()))
         assert neighbours.drop_columns("similarity") == triples.drop_columns("similarity"), name
         np.testing.assert_allclose(neighbours["similarity"], triples["similarity"], atol=1e-5, err_msg=name)
@@ -196,8 +215,8 @@ def test_rows_beyond_one_batch_are_embedded_in_pieces(model, monkeypatch):
     monkeypatch.setattr(tabmoco.model, "BATCH_ROWS", 13)
     np.testing.assert_allclose(model.embed(FEW, batch_rows=150), whole, atol=1e-5)
     np.testing.assert_allclose(model.contributions(FEW), points, rtol=1e-3, atol=1e-5)
-    assert [cell["expected"] for cell in model.score(FEW, explain=True)["cells"].to_pylist()[0]] == [
-        cell["expected"] for cell in model.score(FEW.head(1), explain=True)["cells"].to_pylist()[0]
+    assert [cell["expected"] for cell in model.score(FEW, explain="all")["cells"].to_pylist()[0]] == [
+        cell["expected"] for cell in model.score(FEW.head(1), explain="all")["cells"].to_pylist()[0]
     ]
 
 
@@ -221,7 +240,7 @@ def test_no_rows_give_empty_results_of_the_right_shape(model):
     assert model.embed(none).shape == (0, 32) and model.embed(none).dtype == np.float32
     assert model.contributions(none).shape == (0, 9)
     some = open_table(FEW, id_column="order")
-    for explain in (False, True):
+    for explain in (False, True, "all"):
         assert model.score(none, explain=explain).num_rows == 0
         assert model.score(none, explain=explain).schema == model.score(some, explain=explain).schema
     assert model.search(none).num_rows == 0 and model.search(none).schema == model.search(some).schema
@@ -291,7 +310,7 @@ def test_a_missing_column_is_refused_by_name_before_any_row(model, column):
 def test_an_unseen_category_is_unknown_and_strange(model):
     changed = FEW.assign(city="Atlantis")
     with pytest.warns(TabmocoWarning, match="'city' has 150 cells.*'Atlantis'"):
-        scores = model.score(changed, explain=True)
+        scores = model.score(changed, explain="all")
     before = model.score(FEW)["anomaly_score"].to_numpy()
     assert (scores["anomaly_score"].to_numpy() > before).mean() > 0.95
     cells = [cells[0] for cells in scores["cells"].to_pylist()]
@@ -326,9 +345,95 @@ def test_flags_p_values_and_scores_agree(model):
     )
 
 
+def few_calibrated(model: RowModel, n_rows: int) -> RowModel:
+    """The same model, had it been calibrated on so many rows."""
+    calibration = dataclasses.replace(model.reference.calibration, scores=model.reference.calibration.scores[-n_rows:])
+    return dataclasses.replace(model, reference=dataclasses.replace(model.reference, calibration=calibration))
+
+
+@pytest.mark.parametrize("n_rows", [19, 48, 186])  # 1/49 · 49 and 1/187 · 187 are below 1 in floating point
+def test_a_share_too_small_for_the_calibration_is_said_to_flag_nothing(model, n_rows):
+    few, table = few_calibrated(model, n_rows), plant(FEW.head(40))[0]
+    with pytest.warns(TabmocoWarning, match=f"the model has {n_rows}: no row can be flagged.*1/{n_rows + 1}"):
+        scores = few.score(table, fpr=0.99 / (n_rows + 1))
+    assert not any(scores["is_anomaly"].to_pylist())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert any(few.score(table, fpr=1 / (n_rows + 1))["is_anomaly"].to_pylist())
+        assert not any(few.score(table, fpr=0.0)["is_anomaly"].to_pylist())
+        assert any(few.score(table, fdr=0.5)["is_anomaly"].to_pylist())
+
+
+def flag_by_rate(p_value: np.ndarray, rate: float) -> np.ndarray:
+    """Benjamini and Hochberg's step-up procedure, as they write it down: reject all hypotheses up to the last `i` with
+    `P(i) <= i/m · q`."""
+    flagged = np.zeros(len(p_value), dtype=bool)
+    order = np.argsort(p_value, kind="stable")
+    for i in range(len(p_value), 0, -1):
+        if p_value[order[i - 1]] <= i / len(p_value) * rate:
+            flagged[order[:i]] = True
+            break
+    return flagged
+
+
+def test_a_rate_of_false_discoveries_is_kept_over_the_whole_table(model):
+    table = pd.concat([FRESH.head(400), plant(FEW.head(60))[0]])
+    by_share = model.score(table, fpr=0.01)
+    for fdr in (0.0, 0.05, 0.1, 0.3, 1.0):
+        by_rate = model.score(table, fdr=fdr)
+        assert by_rate.drop_columns("is_anomaly") == by_share.drop_columns("is_anomaly")
+        flagged = by_rate["is_anomaly"].to_numpy()
+        np.testing.assert_array_equal(flagged, flag_by_rate(by_rate["p_value"].to_numpy(), fdr))
+        assert flagged.sum() == 0 if fdr == 0 else flagged[400:].sum() > 30
+        assert fdr == 1 or flagged[:400].sum() <= 2 * fdr * flagged.sum() + 1
+    in_batches = pa.Table.from_batches(model.iter_scores(table, fdr=0.1, batch_rows=113))
+    assert in_batches["is_anomaly"] == model.score(table, fdr=0.1)["is_anomaly"]
+
+
+def test_among_ordinary_rows_hardly_any_discovery_is_made(model):
+    assert sum(model.score(FEW, fdr=0.1)["is_anomaly"].to_pylist()) == 0
+    assert model.score(FEW.head(0), fdr=0.1).num_rows == 0
+
+
+@pytest.mark.parametrize("fdr", [-0.1, 1.01, math.nan, math.inf])
+def test_a_rate_of_false_discoveries_lies_between_0_and_1(quick, fdr):
+    with pytest.raises(TableError, match=f"fdr must lie between 0 and 1, got fdr={fdr:g}"):
+        quick.score(FEW, fdr=fdr)
+
+
+@pytest.mark.parametrize("fpr", [0.0, 0.01])
+def test_a_share_and_a_rate_cannot_both_be_asked_for(quick, fpr):
+    with pytest.raises(TableError, match=f"either fpr or fdr, got fpr={fpr:g} and fdr=0.1; leave one out"):
+        quick.score(FEW, fpr=fpr, fdr=0.1)
+
+
+# ---------------------------------------------------------------- explanations
+
+
+@pytest.mark.parametrize("limits", [{}, {"fpr": 0.0}, {"fpr": 0.4}, {"fdr": 0.5}], ids=str)
+def test_the_strangest_tenth_and_all_flagged_rows_are_explained(model, limits):
+    table = pd.concat([FRESH.head(60), plant(FEW.head(30))[0]])
+    every = model.score(table, explain="all", **limits)
+    some = pa.Table.from_batches(model.iter_scores(table, explain=True, batch_rows=37, **limits))
+    assert some.schema == every.schema
+    p_value, flagged = every["p_value"].to_numpy(), every["is_anomaly"].to_numpy()
+    told = (p_value <= 0.1) | flagged
+    assert 0 < told.sum() < len(table) and (not limits.get("fpr") or flagged.sum() > (p_value <= 0.1).sum())
+    assert [cells is not None for cells in some["cells"].to_pylist()] == told.tolist()
+    assert None not in every["cells"].to_pylist()
+    for mine, theirs in zip(some["cells"].to_pylist(), every["cells"].to_pylist(), strict=True):
+        check_same_cells(mine or [], theirs if mine else [], "some rows")
+
+
+def test_a_batch_without_a_strange_row_explains_none(model):
+    ordinary = FEW[model.score(FEW)["p_value"].to_numpy() > 0.2]
+    cells = model.score(ordinary, explain=True)["cells"]
+    assert cells.type == STRANGE_CELLS and cells.null_count == len(ordinary)
+
+
 def test_planted_anomalies_are_found_and_the_planted_cell_is_named_first(model):
     bad, planted = plant(FEW)
-    scores = model.score(bad, explain=True)
+    scores = model.score(bad, explain="all")
     normal, strange = model.score(FRESH)["anomaly_score"].to_numpy(), scores["anomaly_score"].to_numpy()
     first = np.array([cells[0]["column"] for cells in scores["cells"].to_pylist()])
     for column in ("city", "weight", "size"):
@@ -342,15 +447,15 @@ def test_planted_anomalies_are_found_and_the_planted_cell_is_named_first(model):
 
 def test_the_expected_value_follows_the_rest_of_the_row(model):
     bad, planted = plant(FEW)
-    cells = [cells[0] for cells in model.score(bad, explain=True)["cells"].to_pylist()]
+    cells = [cells[0] for cells in model.score(bad, explain="all")["cells"].to_pylist()]
     city = [
-        (cell["expected"].rpartition(" (")[0], CITY[region])
+        (cell["expected"].partition(" (")[0], CITY[region])
         for cell, region, column in zip(cells, bad["region"], planted, strict=True)
         if cell["column"] == column == "city"
     ]
     assert np.mean([expected == right for expected, right in city]) > 0.9
     size = [
-        (float(cell["expected"]), weight / 2)
+        (middle(cell["expected"]), weight / 2)
         for cell, weight, column in zip(cells, bad["weight"], planted, strict=True)
         if cell["column"] == column == "size"
     ]
@@ -358,8 +463,59 @@ def test_the_expected_value_follows_the_rest_of_the_row(model):
     assert np.mean([abs(expected - right) for expected, right in size]) < 0.5
 
 
+def told_ranges(model: RowModel, table: pd.DataFrame) -> dict[str, list[tuple[float, float, float]]]:
+    """Per column of numbers or times, its cells' values and the ends of the range in which each was expected."""
+    found: dict[str, list[tuple[float, float, float]]] = {}
+    for cells in model.score(table, explain="all", top_cells=9)["cells"].to_pylist():
+        for cell in cells:
+            kind = model.schema[cell["column"]].kind
+            if kind in ("number", "timestamp") and cell["found"] != "(missing)":
+                read = float if kind == "number" else lambda word: dt.datetime.fromisoformat(word).timestamp()
+                low, _, high = cell["expected"].partition(" … ")
+                found.setdefault(cell["column"], []).append((read(cell["found"]), read(low), read(high or low)))
+    return found
+
+
+def test_nine_in_ten_numbers_of_reference_rows_lie_in_the_range_told(model):
+    ranges = told_ranges(model, LEARNED.iloc[model.reference.rows[:400]])
+    assert ranges.keys() == {"size", "weight", "price", "opened"}
+    for name, triples in ranges.items():
+        value, low, high = np.array(triples).T
+        assert np.mean((low <= value) & (value <= high)) == pytest.approx(0.9, abs=0.05), name
+    value, low, high = np.array(ranges["weight"]).T
+    assert np.median(high - low) < 0.3 * np.ptp(value)  # the size says much of it
+    value, low, high = np.array(ranges["opened"]).T
+    assert np.median(high - low) > 0.7 * np.ptp(value)  # nothing says anything of it
+
+
+def test_errors_of_cells_are_quantiles_of_what_is_found_less_what_is_expected(model):
+    cells = model.preprocessor.transform(next(iter(open_table(LEARNED.iloc[model.reference.rows]).batches())))
+    error = model.cell_errors(cells)
+    assert error.shape == (model.preprocessor.layout.n_numbers, 2) and error.dtype == np.float32
+    assert (error[:, 0] <= error[:, 1]).all()
+    np.testing.assert_allclose(error, model.reference.expected_error, atol=1e-4)
+    slot = model.preprocessor.layout.number_owner.index(model.preprocessor.layout.columns.index("price"))
+    hidden = torch.zeros(len(cells), 9, dtype=torch.bool)
+    hidden[:, model.preprocessor.layout.columns.index("price")] = True
+    with torch.inference_mode():
+        expected = model.decoder(model.encoder(cells, hidden))[0][:, slot, 0]
+        found = model.encoder.columns.number.scalings(cells.number)[:, slot, 0]
+    missed = (found - expected)[~cells.missing[:, model.preprocessor.layout.columns.index("price")]]
+    np.testing.assert_allclose(error[slot], np.quantile(missed.numpy(), [0.05, 0.95]), atol=1e-4)
+
+
+def test_a_column_without_values_has_no_errors(model):
+    table = FEW.assign(price=None)
+    cells = model.preprocessor.transform(next(iter(open_table(table).batches())))
+    error = model.cell_errors(cells)
+    owner = np.array(model.preprocessor.layout.number_owner)
+    price = owner == model.preprocessor.layout.columns.index("price")
+    assert (error[price] == 0).all() and (error[~price] != 0).any()
+    assert (model.cell_errors(cells[:0]) == 0).all()
+
+
 def test_explanations_name_the_cells_as_they_stand_in_the_table(model):
-    for row, cells in enumerate(model.score(FEW, explain=True, top_cells=9)["cells"].to_pylist()):
+    for row, cells in enumerate(model.score(FEW, explain="all", top_cells=9)["cells"].to_pylist()):
         assert {cell["column"] for cell in cells} == set(FEW.columns) - {"order"}
         for cell in cells:
             column = model.schema[cell["column"]]
@@ -370,7 +526,7 @@ def test_explanations_name_the_cells_as_they_stand_in_the_table(model):
 
 @pytest.mark.parametrize("top_cells", [1, 3, 9, 100])
 def test_shares_fall_and_add_up_to_at_most_one(model, top_cells):
-    for cells in model.score(FEW, explain=True, top_cells=top_cells)["cells"].to_pylist():
+    for cells in model.score(FEW, explain="all", top_cells=top_cells)["cells"].to_pylist():
         share = [cell["share"] for cell in cells]
         assert len(share) == min(top_cells, 9)
         assert share == sorted(share, reverse=True) and min(share) >= 0
@@ -387,10 +543,11 @@ def test_contributions_add_up_to_the_score(weights):
     )
     model = pretrain(LEARNED.head(200), config)
     assert (model.decoder is not None) == ("masked_cells" in weights)
+    assert set(model.reference.calibration.scales) == set(WEIGHTS) - (set() if model.decoder else {"residual"})
     bad, _ = plant(FEW)
     for table in (FEW, bad, LEARNED.head(200)):
         contribution = model.contributions(table)
-        scores = model.score(table, fpr=0.5, explain=True, top_cells=2)
+        scores = model.score(table, fpr=0.5, explain="all", top_cells=2)
         score = scores["anomaly_score"].to_numpy()
         assert (contribution >= 0).all() and contribution.shape == (len(table), 9)
         np.testing.assert_allclose(contribution.sum(1), score, atol=1e-9, rtol=1e-9)

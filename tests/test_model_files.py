@@ -8,7 +8,7 @@ import json
 import os
 import pickle
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,16 @@ def make_table(n_rows: int = N_ROWS) -> pd.DataFrame:
 TABLE = make_table()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def small_forests() -> Iterator[None]:
+    """The forests are small, for want of time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tabmoco.neighbors.forest.N_TREES", 8)
+        patch.setattr("tabmoco.neighbors.forest.MIN_OUTSIDE", 200)
+        patch.setattr("tabmoco.training.pretrain.MIN_OUTSIDE_ROWS", 400)
+        yield
+
+
 @pytest.fixture(scope="module")
 def model() -> RowModel:
     return pretrain(TABLE, SMALL)
@@ -91,7 +101,7 @@ def results(model: RowModel) -> list[Any]:
     source = open_table(TABLE, id_column="order")
     return [
         model.embed(TABLE).tobytes(),
-        model.score(source, fpr=0.02, explain=True),
+        model.score(source, fpr=0.02, explain="all"),
         model.score(source, fpr=0.3),
         model.search(source, k=3),
         model.contributions(TABLE).tobytes(),
@@ -157,7 +167,7 @@ def test_models_of_other_shapes_come_back_too(tmp_path, change):
     model = pretrain(TABLE, dataclasses.replace(SMALL, **change), out=tmp_path / "model")
     loaded = RowModel.load(tmp_path / "model")
     np.testing.assert_array_equal(loaded.embed(TABLE), model.embed(TABLE))
-    assert loaded.score(TABLE, fpr=0.1, explain=True) == model.score(TABLE, fpr=0.1, explain=True)
+    assert loaded.score(TABLE, fpr=0.1, explain="all") == model.score(TABLE, fpr=0.1, explain="all")
     assert loaded.search(TABLE) == model.search(TABLE)
 
 
@@ -522,19 +532,144 @@ def test_arrays_of_wrong_shape_with_valid_checksums_are_refused(directory, name,
     assert n_refused > 0
 
 
+def edit_arrays(path: Path, change: Callable[[dict[str, np.ndarray]], object]) -> None:
+    """Change the arrays in place."""
+    arrays = {name: array.copy() for name, array in safetensors.numpy.load_file(path).items()}
+    change(arrays)
+    safetensors.numpy.save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, path)
+
+
+def test_the_files_hold_what_the_score_is_made_of(model, directory):
+    reference, pieces = model.reference, ["cells", "whitened", "centre", "forest", "residual"]
+    arrays = safetensors.numpy.load_file(directory / "index.safetensors")
+    np.testing.assert_array_equal(arrays["whitening/matrix"], reference.whitening.matrix)
+    np.testing.assert_array_equal(arrays["whitening/mean"], reference.whitening.mean)
+    np.testing.assert_array_equal(arrays["expected/error"], reference.expected_error)
+    for piece in pieces:
+        np.testing.assert_array_equal(arrays[f"usual_blame/{piece}"], reference.usual_blame[piece])
+    for name, forest in reference.forests.items():
+        for part, array in forest.to_arrays().items():
+            np.testing.assert_array_equal(arrays[f"{name}_forest/{part}"], array)
+    assert {name.partition("/")[0] for name in arrays} == {
+        "cells", "whitened", "direction", "whitening", "expected", "usual_blame", "forest_forest", "residual_forest",
+    }  # fmt: skip
+    calibration = json.loads((directory / "calibration.json").read_text())
+    assert calibration.keys() == {"n_neighbors", "held_out", "pieces", "scores"}
+    assert list(calibration["pieces"]) == pieces
+    for piece, facts in calibration["pieces"].items():
+        assert facts.keys() == {"quantiles", "excess", "weight"}
+        assert facts["weight"] == reference.calibration.scales[piece].weight
+
+
+def set_to(name: str, place: Any, value: float) -> Callable[[dict[str, np.ndarray]], object]:
+    return lambda arrays: arrays[name].__setitem__(place, value)
+
+
+def reshaped(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[dict[str, np.ndarray]], object]:
+    return lambda arrays: arrays.update({name: change(arrays[name])})
+
+
+WHITENING, FOREST, RESIDUAL, BLAME = "whitening/matrix", "forest_forest", "residual_forest", "usual_blame/cells"
+N_TRAITS = 2 * 9 + 3 + 6
+"""Coordinates that the first forest may split on: two for each number, one for each code, one for each column."""
+
+ARRAYS = {
+    "no whitening": (lambda arrays: arrays.pop(WHITENING), "Whitening"),
+    "a whitening that is not square": (reshaped(WHITENING, lambda a: a[:, :-1]), WHITENING),
+    "a whitening of two factors": (reshaped(WHITENING, lambda a: a[:, :2]), WHITENING),
+    "a whitening of another width": (reshaped(WHITENING, lambda a: a[:-1, :-1]), WHITENING),
+    "a whitening that is not finite": (set_to(WHITENING, (2, 1), np.nan), WHITENING),
+    "a mean that fits any width": (reshaped("whitening/mean", lambda a: a[:1]), "whitening/mean"),
+    "a mean that is not finite": (set_to("whitening/mean", 0, np.inf), "whitening/mean"),
+    "a point that is not finite": (set_to("cells/vectors", (3, 0), np.nan), "cells/vectors"),
+    "a whitened point that is not finite": (set_to("whitened/vectors", (3, 0), np.inf), "whitened/vectors"),
+    "a direction that is not finite": (set_to("direction/vectors", (3, 0), np.nan), "direction/vectors"),
+    "points of another width": (reshaped("cells/vectors", lambda a: a[:, 1:]), "cells/vectors"),
+    "no errors": (lambda arrays: arrays.pop("expected/error"), "expected"),
+    "the errors of one number": (reshaped("expected/error", lambda a: a[:1]), "expected/error"),
+    "errors at one end": (reshaped("expected/error", lambda a: a[:, :1]), "expected/error"),
+    "errors that are not finite": (set_to("expected/error", (0, 1), np.nan), "expected/error"),
+    "no blame of a piece": (lambda arrays: arrays.pop(BLAME), "usual blame"),
+    "the blame of another piece": (lambda arrays: arrays.update({"usual_blame/other": arrays[BLAME]}), "usual blame"),
+    "the blame of one column": (reshaped(BLAME, lambda a: a[:1]), BLAME),
+    "blame that is not finite": (set_to(BLAME, 0, np.nan), BLAME),
+    "rows a forest does not know": (reshaped(f"{FOREST}/seen", lambda a: a[:-1]), "80 rows"),
+    "rows a forest knows alone": (reshaped(f"{RESIDUAL}/seen", lambda a: np.vstack([a, a])), "80 rows"),
+    "a split beyond the width": (set_to(f"{FOREST}/coordinate", 0, N_TRAITS), f"{N_TRAITS} coordinates of the traits"),
+    "a split far beyond the width": (set_to(f"{RESIDUAL}/coordinate", 0, 10_000), "got 10001"),
+    "a split before the first": (set_to(f"{FOREST}/coordinate", 0, -1), "leaves"),
+    "a threshold that is no number": (set_to(f"{FOREST}/threshold", 0, np.nan), "leaves"),
+    "a share that is no number": (set_to(f"{RESIDUAL}/outside", 0, np.nan), "leaves"),
+    "a share above one": (set_to(f"{FOREST}/outside", 0, 1.5), "leaves"),
+    "a tree that goes round": (set_to(f"{FOREST}/child", 1, 0), "leaves"),
+    "a root beyond the trees": (set_to(f"{FOREST}/root", 0, 10**9), "leaves"),
+    **{
+        f"no {part} of a forest": (lambda arrays, part=part: arrays.pop(f"{FOREST}/{part}"), part)
+        for part in ("root", "child", "coordinate", "threshold", "outside", "seen")
+    },
+    "no forest of residuals": (
+        lambda arrays: [arrays.pop(name) for name in list(arrays) if name.startswith(RESIDUAL)],
+        RESIDUAL,
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "part"), ARRAYS.values(), ids=ARRAYS)
+def test_arrays_that_do_not_fit_the_score_are_refused(directory, change, part):
+    edit_arrays(directory / "index.safetensors", change)
+    rehash(directory)
+    refused(directory, part)
+
+
+def test_a_split_on_the_last_coordinate_is_none_too_many(model, directory):
+    assert len(model.cell_space.trait_owner) == N_TRAITS
+    edit_arrays(directory / "index.safetensors", set_to(f"{FOREST}/coordinate", 0, N_TRAITS - 1))
+    rehash(directory)
+    load_model(directory)
+
+
+def test_a_whitening_of_one_factor_per_coordinate_is_allowed(directory):
+    edit_arrays(directory / "index.safetensors", reshaped(WHITENING, lambda a: a[:, :1]))
+    rehash(directory)
+    assert not load_model(directory).reference.whitening.is_turned
+
+
+def test_residuals_are_calibrated_if_and_only_if_there_is_a_decoder(directory, tmp_path):
+    bare = dataclasses.replace(SMALL, objective=ObjectiveConfig(queue_size=64, weights={"moco": 1.0}))
+    pretrain(TABLE, bare, out=tmp_path / "bare")
+    load_model(tmp_path / "bare")
+    for name in ("index.safetensors", "calibration.json"):  # each with the evidence of the other
+        mine, theirs = (directory / name).read_bytes(), (tmp_path / "bare" / name).read_bytes()
+        (directory / name).write_bytes(theirs)
+        (tmp_path / "bare" / name).write_bytes(mine)
+    for exchanged in (directory, tmp_path / "bare"):
+        rehash(exchanged)
+        refused(exchanged, "residual if the model rebuilds cells")
+
+
 CALIBRATIONS = {
     "no neighbours": lambda content: content.update(n_neighbors=0),
     "fewer than no neighbours": lambda content: content.update(n_neighbors=-2),
     "neighbours in words": lambda content: content.update(n_neighbors="two"),
-    "no scales of parts": lambda content: content.update(joint_scale={}),
-    "scales of another part": lambda content: content["joint_scale"].update(other=1.0),
-    "a scale in words": lambda content: content["joint_scale"].update(residual="one"),
     "no pieces": lambda content: content.update(pieces={}),
-    "a piece less": lambda content: content["pieces"].pop("surprise"),
+    **{
+        f"no {piece}": lambda content, piece=piece: content["pieces"].pop(piece)
+        for piece in ("cells", "whitened", "centre", "forest", "residual")
+    },
     "a piece more": lambda content: content["pieces"].update(other=content["pieces"]["cells"]),
-    "a piece of other parts": lambda content: content["pieces"]["cells"].update(mean=1.0),
-    "a piece without spread": lambda content: content["pieces"]["cells"].update(spread=0.0),
-    "a piece in words": lambda content: content["pieces"]["cells"].update(median="low"),
+    "a piece without quantiles": lambda content: content["pieces"]["cells"].pop("quantiles"),
+    "a piece without excess": lambda content: content["pieces"]["centre"].pop("excess"),
+    "a piece without weight": lambda content: content["pieces"]["forest"].pop("weight"),
+    "a quantile less": lambda content: content["pieces"]["cells"]["quantiles"].pop(),
+    "a quantile more": lambda content: content["pieces"]["cells"]["quantiles"].append(1e9),
+    "quantiles that fall": lambda content: content["pieces"]["cells"]["quantiles"].reverse(),
+    "a quantile that is not finite": lambda content: content["pieces"]["cells"]["quantiles"].__setitem__(-1, 1e999),
+    "a quantile in words": lambda content: content["pieces"]["cells"]["quantiles"].__setitem__(0, "low"),
+    "no excess": lambda content: content["pieces"]["whitened"].update(excess=0.0),
+    "a negative excess": lambda content: content["pieces"]["whitened"].update(excess=-1.0),
+    "a negative weight": lambda content: content["pieces"]["forest"].update(weight=-0.5),
+    "a weight in words": lambda content: content["pieces"]["forest"].update(weight="much"),
+    "a weight of none": lambda content: content["pieces"]["forest"].update(weight=None),
     "scores that fall": lambda content: content["scores"].reverse(),
     "scores that are not finite": lambda content: content["scores"].append(float("inf")),
     "scores in words": lambda content: content.update(scores=["low", "high"]),

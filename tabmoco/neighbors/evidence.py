@@ -1,22 +1,30 @@
-"""Rows as points in the spaces where strangeness is a distance: the cells themselves, and what the decoder missed.
+"""Rows as points in the spaces where strangeness is measured: the cells in two scalings, the traits that the forest
+splits on, and what the decoder missed.
 
-Each is blind where the other sees. Standardised cells show extremes and odd combinations of numbers; the residual, what
-the decoder rebuilt minus what was given, in both scalings of a number, shows cells that do not fit the rest of their
-row. `tabmoco.neighbors.reference` joins the residual and the embedding to one space.
+Each is blind where another sees. Standardised cells show extremes and odd combinations of numbers; quantile-normal ones
+show shape; the residual, what the decoder rebuilt minus what was given, shows cells that do not fit the rest of their
+row. `tabmoco.neighbors.reference` makes the spaces of them.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from tabmoco.nn.columns import LINEAR_UP_TO
 from tabmoco.tables.cells import CellBatch, Layout
 
 ONE_HOT_UP_TO = 64
 """Codes of a slot that get a coordinate each; more are projected at random to this many coordinates."""
+
+
+FEW_VALUES = 10
+"""A number of at most so many values is a grade or a flag: its ends lie as far apart as two categories."""
 
 
 class CellSpace:
@@ -28,8 +36,17 @@ class CellSpace:
     codes nearly equal.
     """
 
-    def __init__(self, layout: Layout):
+    def __init__(
+        self, layout: Layout, knots: Float[np.ndarray, "Sn Q"], n_distinct: Sequence[int | None] | None = None
+    ):
+        """`n_distinct`, how many values each column has, tells a grade from a number that is nearly always the same."""
         self.layout = layout
+        reach = _reach(knots)
+        if n_distinct is not None:
+            many = [(n_distinct[owner] or 0) > FEW_VALUES for owner in layout.number_owner]
+            reach = np.where(many, np.float32(1.0), reach)
+        self.reach = torch.from_numpy(reach)
+        self.n_codes = torch.tensor(layout.cardinalities, dtype=torch.int64)
         number_owner = torch.tensor(layout.number_owner, dtype=torch.int64)
         code_owner = torch.tensor(layout.code_owner, dtype=torch.int64)
         n_slots = torch.bincount(torch.cat([number_owner, code_owner]), minlength=layout.n_columns).clamp(min=1)
@@ -46,6 +63,31 @@ class CellSpace:
                 torch.arange(layout.n_columns),
             ]
         )
+
+    def standard(self, cells: CellBatch, scalings: Float[Tensor, "N Sn 2"]) -> Float[Tensor, "N W"]:
+        """The cells with their numbers standardised."""
+        return self.given(cells, scalings[..., 0] * self.reach)
+
+    def both(self, cells: CellBatch, scalings: Float[Tensor, "N Sn 2"]) -> Float[Tensor, "N W2"]:
+        """The cells with their numbers in both scalings; `both_owner` says whose coordinate each is."""
+        present = (~cells.missing).float()[:, self.number_owner]
+        return torch.cat([scalings[..., 0] * present * self.number_weight, self.given(cells, scalings[..., 1])], dim=1)
+
+    @property
+    def both_owner(self) -> Int64[Tensor, " W2"]:
+        return torch.cat([self.number_owner, self.owner])
+
+    def traits(self, cells: CellBatch, scalings: Float[Tensor, "N Sn 2"]) -> Float[Tensor, "N W1"]:
+        """What trees split on: numbers in both scalings, codes by their rank, from frequent to rare to unknown, and
+        which cells are missing; `trait_owner` says whose each is."""
+        rank = torch.where(cells.code == 0, self.n_codes, cells.code) * ~cells.missing[:, self.code_owner]
+        number = scalings * ~cells.missing[:, self.number_owner].unsqueeze(-1)
+        return torch.cat([number[..., 0], number[..., 1], rank.float(), cells.missing.float()], dim=1)
+
+    @property
+    def trait_owner(self) -> Int64[Tensor, " W1"]:
+        columns = torch.arange(self.layout.n_columns)
+        return torch.cat([self.number_owner, self.number_owner, self.code_owner, columns])
 
     def given(self, cells: CellBatch, scaling: Float[Tensor, "N Sn"]) -> Float[Tensor, "N W"]:
         """The cells with their numbers in one scaling."""
@@ -80,10 +122,19 @@ class CellSpace:
         start = len(self.number_owner)
         return torch.cat([self.number_owner, self.number_owner, self.owner[start : start + n_codes_wide]])
 
-    def blame(self, difference: Float[Tensor, "N W"], owner: Int64[Tensor, " W"]) -> Float[Tensor, "N C"]:
-        """A squared distance divided among the columns."""
-        square = difference.double().square()
-        return square.new_zeros(len(square), self.layout.n_columns).index_add(1, owner, square)
+    def by_column(self, coordinates: Float[Tensor, "N W"], owner: Int64[Tensor, " W"]) -> Float[Tensor, "N C"]:
+        """Coordinates summed over those of each column, float64."""
+        coordinates = coordinates.double()
+        return coordinates.new_zeros(len(coordinates), self.layout.n_columns).index_add(1, owner, coordinates)
+
+
+def _reach(knots: Float[np.ndarray, "Sn Q"]) -> Float[np.ndarray, " Sn"]:
+    """What each slot's standardised numbers are multiplied by: 1, or less where a few values lie far apart."""
+    tempered = np.arcsinh(knots.astype(np.float64) / LINEAR_UP_TO) * LINEAR_UP_TO
+    n_values = (np.diff(tempered, axis=1) > 0).sum(1) + 1
+    span = np.ptp(tempered, axis=1) if knots.size else np.zeros(len(knots))
+    reach = np.where((n_values <= FEW_VALUES) & (span > 0), math.sqrt(2) / np.maximum(span, 1e-9), 1.0)
+    return np.minimum(reach, 1.0).astype(np.float32)
 
 
 def _projection(n_codes: int, slot: int) -> Float[Tensor, "n_codes width"]:

@@ -19,12 +19,17 @@ from jaxtyping import Float, Int64
 from tabmoco.errors import IndexMismatchError, ModelFileError
 
 FLAT_UP_TO = 10_000
-"""Largest number of rows searched exhaustively; above, only the nearest of about 2·√n lists of rows are."""
+"""Largest number of rows always searched exhaustively; above, only the nearest of about 2·√n lists of rows are, if
+that finds the same rows."""
 
 RECALL = 0.99
 """Share of the ten nearest rows that a search in lists must find, on a sample, when the index is built."""
 
 RECALL_SAMPLE = 200
+
+MOST_VISITED = 0.1
+"""Share of the lists that a search may visit. Where more are needed, rows do not cluster in the space, and searching
+all by a faster kernel takes no longer."""
 
 QUERIES_AT_ONCE = 1_024
 
@@ -85,7 +90,8 @@ class RowIndex:
     ) -> RowIndex:
         """Index the vectors: exhaustively searched up to `FLAT_UP_TO` rows, in lists around k-means centroids above.
 
-        The number of lists visited is the smallest that finds `RECALL` of the ten nearest rows on a sample.
+        The number of lists visited is the smallest that finds `RECALL` of the ten nearest rows on a sample; where that
+        is more than `MOST_VISITED` of them, the search is exhaustive after all.
         """
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
         if len(vectors) <= FLAT_UP_TO:
@@ -100,13 +106,13 @@ class RowIndex:
         _, nearest = kmeans.index.search(vectors, 1)
         index = cls(vectors, rows, kmeans.centroids, nearest[:, 0].astype(np.int64), content=content)
         index._choose_probes(vectors[generator.choice(len(vectors), RECALL_SAMPLE, replace=False)])
-        return index
+        return index if index.n_probes <= MOST_VISITED * n_lists else cls(vectors, rows, content=content)
 
     def _choose_probes(self, queries: Float[np.ndarray, "N d"]) -> None:
         exact = self._exhaustive(queries, 11)
         assert self._index is not None and self.centroids is not None, "only lists are probed"
         n_lists = len(self.centroids)
-        while self.n_probes < n_lists:
+        while self.n_probes <= MOST_VISITED * n_lists:
             self._index.nprobe = self.n_probes
             found = self._index.search(queries, 11)[1]
             hits = np.mean([len(np.intersect1d(a, b)) for a, b in zip(exact, found, strict=True)]) / exact.shape[1]

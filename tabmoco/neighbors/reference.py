@@ -1,62 +1,58 @@
-"""The rows that new rows are compared with: one index per space, the calibration, and the rows' names."""
+"""The rows that new rows are compared with: one index per space, the forests, the calibration, and the rows' names."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 
 from tabmoco.neighbors.anomaly import Calibration, PieceScale
+from tabmoco.neighbors.forest import OutsideForest
 from tabmoco.neighbors.index import NO_NEIGHBOUR, RowIndex
+from tabmoco.neighbors.whitening import Whitening
 
-DISTANCE_SPACES = ("cells", "joint")
+DISTANCE_SPACES = ("cells", "whitened")
 """Spaces whose distance to the nearest reference rows is a piece of evidence: the standardised cells themselves, and
-the residual beside the embedding."""
+the cells in both scalings, whitened."""
 
-JOINED = ("residual", "embedding")
-"""Parts of the joint space, in its order, each divided by its mean distance between neighbours."""
+FOREST_VECTORS = {"forest": "traits", "residual": "residual"}
+"""What the forests split on: the cells' traits, and what the decoder expected instead of the cells."""
 
-WEIGHTS = {"cells": 1.0, "joint": 0.5, "surprise": 0.25}
-"""Weight of each piece of evidence. On tables of numbers the cells alone are the strongest of the three and surprise
-the weakest; where columns depend on one another only the two others see cells that contradict each other."""
+WEIGHTS = {"cells": 1.0, "whitened": 1.0, "centre": 0.6, "forest": 1.25, "residual": 0.75}
+"""Weight of each piece of evidence, one choice for all tables (benchmarks/LOG.md)."""
 
 SEARCH_SPACE = "direction"
 """The embedding at unit length: where similar rows are searched."""
 
 MAX_MEASURED = 2_000
-"""Reference rows on which the pieces' scales are measured, each compared with the others."""
+"""Reference rows, each compared with the others, that calibrate where no rows were kept out of training."""
 
 
 @dataclass(frozen=True)
 class Points:
-    """What the model says of `N` rows: their vectors in every space and how surprising each cell is."""
+    """Where `N` rows lie in every space."""
 
     vectors: Mapping[str, Float[np.ndarray, "N _"]]
-
-    surprise: Float[np.ndarray, "N C"]
+    """`cells`, standardised; `both`, the cells in both scalings; `traits` for the forest; `direction` for search; and
+    `residual`, if there is a decoder."""
 
     content: Int64[np.ndarray, " N"]
     """Content hash of each row's cells."""
 
     def __len__(self) -> int:
-        return len(self.surprise)
+        return len(self.content)
 
     def __getitem__(self, rows: np.ndarray | slice) -> Points:
-        vectors = {name: vectors[rows] for name, vectors in self.vectors.items()}
-        return Points(vectors, self.surprise[rows], self.content[rows])
+        return Points({name: vectors[rows] for name, vectors in self.vectors.items()}, self.content[rows])
 
     @staticmethod
     def cat(parts: list[Points]) -> Points:
-        names = parts[0].vectors
-        return Points(
-            {name: np.concatenate([part.vectors[name] for part in parts]) for name in names},
-            np.concatenate([part.surprise for part in parts]),
-            np.concatenate([part.content for part in parts]),
-        )
+        vectors = {name: np.concatenate([part.vectors[name] for part in parts]) for name in parts[0].vectors}
+        return Points(vectors, np.concatenate([part.content for part in parts]))
 
 
 @dataclass(frozen=True)
@@ -67,6 +63,16 @@ class Evidence:
 
     neighbours: dict[str, Int64[np.ndarray, "N k"]]
     """The nearest reference rows in each space, to see in which cells they differ."""
+
+    twin: Int64[np.ndarray, " N"]
+    """Place in the reference of each row's exact twin, or `NO_NEIGHBOUR`."""
+
+    def __getitem__(self, rows: np.ndarray) -> Evidence:
+        return Evidence(
+            {name: values[rows] for name, values in self.pieces.items()},
+            {name: found[rows] for name, found in self.neighbours.items()},
+            self.twin[rows],
+        )
 
 
 @dataclass(frozen=True)
@@ -79,8 +85,9 @@ class Reference:
 
     indexes: Mapping[str, RowIndex]
 
-    joint_scale: Mapping[str, float]
-    """Mean distance between neighbours in each part of the joint space."""
+    whitening: Whitening
+
+    forests: Mapping[str, OutsideForest]
 
     n_neighbors: int
 
@@ -89,12 +96,20 @@ class Reference:
 
     calibration: Calibration
 
+    usual_blame: Mapping[str, Float[np.ndarray, " C"]] = field(default_factory=dict)
+    """Mean blame of each column for each piece among reference rows: what a cell is blamed for whatever it holds."""
+
+    expected_error: Float[np.ndarray, "Sn 2"] = field(default_factory=lambda: np.zeros((0, 2), np.float32))
+    """Within which range of the expected value, tempered, nine in ten numbers of reference rows lie."""
+
     @classmethod
     def build(
         cls,
         points: Points,
         rows: Int64[np.ndarray, " n"],
         held_out: Points | None,
+        outside: Points,
+        origin: Int64[np.ndarray, " m"],
         *,
         n_neighbors: int,
         ids: pa.Array | None,
@@ -110,6 +125,8 @@ class Reference:
         held_out
             Rows kept out of training; without them the reference rows calibrate themselves, each compared with the
             others.
+        outside, origin
+            Rows made to lie outside the data, for the forests, and the place of the reference row each was made from.
         ids
             Names of the rows of the search index.
         search_index
@@ -119,8 +136,13 @@ class Reference:
         if len(measured) > MAX_MEASURED:
             measured = np.sort(np.random.default_rng(seed).choice(len(points), MAX_MEASURED, replace=False))
         few = points[measured]
-        scale = {name: _neighbour_distance(few.vectors[name]) for name in JOINED if name in few.vectors}
-        bare = cls({}, scale, n_neighbors, ids, Calibration({}, np.empty(0), held_out is not None))
+        forests = {
+            name: OutsideForest.grow(points.vectors[vectors], outside.vectors[vectors], origin, seed=seed)
+            for name, vectors in FOREST_VECTORS.items()
+            if vectors in points.vectors
+        }
+        whitening = Whitening.fit(points.vectors["both"])
+        bare = cls({}, whitening, forests, n_neighbors, ids, Calibration({}, np.empty(0), held_out is not None))
         spaces = DISTANCE_SPACES if search_index is not None else (*DISTANCE_SPACES, SEARCH_SPACE)
         indexes = {
             name: RowIndex.build(bare.vectors(points, name), rows, content=points.content, seed=seed) for name in spaces
@@ -128,11 +150,11 @@ class Reference:
         if search_index is not None:
             indexes[SEARCH_SPACE] = search_index
         bare = dataclasses.replace(bare, indexes=indexes)
-        own = bare.evidence(few).pieces
-        scales = {name: PieceScale.measure(values, weight=WEIGHTS[name]) for name, values in own.items()}
-        evidence = own if held_out is None else bare.evidence(held_out).pieces
-        scores = sum(piece(evidence[name]) for name, piece in scales.items())
-        return dataclasses.replace(bare, calibration=Calibration(scales, np.sort(scores), held_out is not None))
+        pieces = bare.evidence(few if held_out is None else held_out).pieces
+        scales = {name: PieceScale.measure(values, weight=WEIGHTS[name]) for name, values in pieces.items()}
+        calibration = Calibration(scales, np.empty(0), held_out is not None)
+        scores = calibration.score(pieces)
+        return dataclasses.replace(bare, calibration=dataclasses.replace(calibration, scores=np.sort(scores)))
 
     @property
     def rows(self) -> Int64[np.ndarray, " n"]:
@@ -144,9 +166,7 @@ class Reference:
 
     def vectors(self, points: Points, space: str) -> Float[np.ndarray, "N _"]:
         """Where rows lie in a space."""
-        if space != "joint":
-            return points.vectors[space]
-        return np.concatenate([points.vectors[name] / np.float32(scale) for name, scale in self.joint_scale.items()], 1)
+        return self.whitening(points.vectors["both"]) if space == "whitened" else points.vectors[space]
 
     def nearest(self, points: Points, space: str, k: int) -> tuple[Float[np.ndarray, "N k"], Int64[np.ndarray, "N k"]]:
         """Distances and rows of the `k` nearest reference rows in a space, apart from one exact twin."""
@@ -154,7 +174,8 @@ class Reference:
         return index.search(self.vectors(points, space), k, exclude=index.twins(points.content))
 
     def evidence(self, points: Points) -> Evidence:
-        """Mean distance to the nearest reference rows in each space, and the surprise summed over the cells."""
+        """Mean distance to the nearest reference rows in each space and the forests' votes, both apart from one exact
+        twin, and distance to the centre of all."""
         pieces, neighbours = {}, {}
         for name in DISTANCE_SPACES:
             distance, row = self.nearest(points, name, self.n_neighbors)
@@ -162,18 +183,22 @@ class Reference:
             n_found = np.maximum(found.sum(1), 1)
             pieces[name] = np.where(found, distance, 0).sum(1, dtype=np.float64) / n_found
             neighbours[name] = row
-        pieces["surprise"] = points.surprise.sum(1, dtype=np.float64)
-        return Evidence(pieces, neighbours)
+        index = self.indexes[DISTANCE_SPACES[0]]
+        twin = index.twins(points.content)
+        twin = np.where(twin == NO_NEIGHBOUR, NO_NEIGHBOUR, index.places_of(twin))
+        pieces["centre"] = np.linalg.norm(self.vectors(points, "whitened").astype(np.float64), axis=1)
+        for name, forest in self.forests.items():
+            pieces[name] = forest.evidence(points.vectors[FOREST_VECTORS[name]], twin)
+        return Evidence(pieces, neighbours, twin)
 
-    def difference(self, points: Points, space: str, neighbours: Int64[np.ndarray, "N k"]) -> Float[np.ndarray, "N _"]:
-        """Root mean square difference, coordinate by coordinate, from the neighbours in a space."""
+    def differences(
+        self, points: Points, space: str, neighbours: Int64[np.ndarray, "N k"]
+    ) -> Iterator[tuple[Float[np.ndarray, "N _"], Bool[np.ndarray, " N"]]]:
+        """Coordinate by coordinate, how far rows are from their nearest neighbour, their second nearest, and so on,
+        and which rows have one."""
         own = self.vectors(points, space)
-        square, n_found = np.zeros(own.shape), np.zeros((len(own), 1))
         for column in neighbours.T:
-            found = (column != NO_NEIGHBOUR)[:, None]
-            square += np.where(found, np.square(own - self.indexes[space].vectors_of(column), dtype=np.float64), 0.0)
-            n_found += found
-        return np.sqrt(square / np.maximum(n_found, 1))
+            yield own - self.indexes[space].vectors_of(column), column != NO_NEIGHBOUR
 
     def names(self, rows: Int64[np.ndarray, " N"]) -> pa.Array:
         """The ids of reference rows, or their positions where the table has no id column; null for no row."""
@@ -181,12 +206,3 @@ class Reference:
         if self.ids is None:
             return pa.array(rows, mask=missing)
         return self.ids.take(pa.array(self.indexes[SEARCH_SPACE].places_of(rows), mask=missing))
-
-
-def _neighbour_distance(vectors: Float[np.ndarray, "n d"]) -> float:
-    """Mean distance of rows to their nearest other row; 1 where that is no distance at all."""
-    places = np.arange(len(vectors))
-    distance, _ = RowIndex(vectors, places).search(vectors, 1, exclude=places)
-    found = distance[np.isfinite(distance)]
-    mean = float(found.mean()) if found.size else 0.0
-    return mean if mean > 1e-6 else 1.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
 
 import numpy as np
 import torch
@@ -46,13 +45,3 @@ class RowEncoder(nn.Module):
         """Embed rows; cells marked in `masked` are hidden from the encoder."""
         with torch.autocast(cells.missing.device.type, torch.bfloat16, enabled=self.half_precision):
             return self.backbone(self.columns(cells, masked)).float()
-
-    def each_hidden(self, cells: CellBatch, masks: Iterable[Bool[Tensor, "N C"]]) -> Iterator[Float[Tensor, "N D"]]:
-        """Embeddings under one mask after the other; the tokens are made only once."""
-        device = cells.missing.device.type
-        with torch.autocast(device, torch.bfloat16, enabled=self.half_precision):
-            tokens = self.columns(cells)
-        for masked in masks:
-            with torch.autocast(device, torch.bfloat16, enabled=self.half_precision):
-                embedding = self.backbone(self.columns.hide(tokens, masked))
-            yield embedding.float()

@@ -12,9 +12,13 @@ from torch import Tensor
 
 from tabmoco.tables.display import describe
 from tabmoco.tables.preprocess import Preprocessor
+from tabmoco.tables.schema import Column
 from tabmoco.tables.source import TableBatch
 
 UNKNOWN = "(rare or unknown)"
+
+WORTH_TELLING = 0.1
+"""Probability from which on the second likeliest category is named too."""
 
 
 def found_words(
@@ -34,22 +38,23 @@ def found_words(
 def expected_words(
     preprocessor: Preprocessor,
     column: Int64[np.ndarray, " M"],
-    number: Float[Tensor, "M Sn"],
+    low: Float[Tensor, "M Sn"],
+    high: Float[Tensor, "M Sn"],
     logits: list[Float[Tensor, "M _"]],
 ) -> list[str | None]:
     """What the decoder expects in column `column[i]`, from the `i`-th row of its output.
 
     Parameters
     ----------
-    number
-        Expected standardised values.
+    low, high
+        Ends of the range in which the standardised value is expected.
     logits
         Per code slot.
 
     Returns
     -------
-    A number in its own unit and within the range seen in training, the likeliest category with its probability, a
-    time; none for a text, which nothing here can write.
+    A range of numbers in their own unit or of times, within what was seen in training; the likeliest category with its
+    probability, and the second if it is likely too; none for a text, which nothing here can write.
     """
     first_number = {owner: slot for slot, owner in reversed(list(enumerate(preprocessor.layout.number_owner)))}
     first_code = {owner: slot for slot, owner in reversed(list(enumerate(preprocessor.layout.code_owner)))}
@@ -62,20 +67,28 @@ def expected_words(
             continue
         if owner in first_number:
             slot = first_number[owner]
-            values = [preprocessor.decode_number(slot, value) for value in number[wanted, slot].tolist()]
-            if facts.minimum is not None and facts.maximum is not None:
-                digits = _digits(facts.maximum - facts.minimum)
-                values = [round(min(max(value, facts.minimum), facts.maximum), digits) for value in values]
-            if facts.earliest is not None and facts.latest is not None:
-                days = (np.datetime64(facts.latest) - np.datetime64(facts.earliest)) / np.timedelta64(1, "D")
-                values = [value[:10] if days > 100 else value[:16] for value in values]
-            words[wanted] = [describe(value, facts.arrow_type) for value in values]
+            ends = [_number_words(preprocessor, facts, slot, end[wanted, slot].tolist()) for end in (low, high)]
+            words[wanted] = [first if first == last else f"{first} … {last}" for first, last in zip(*ends, strict=True)]
         else:
-            probability, code = torch.softmax(logits[first_code[owner]][wanted], dim=-1).max(dim=-1)
-            decoded = [preprocessor.decode_code(first_code[owner], value) for value in code.tolist()]
-            names = [UNKNOWN if value is None else describe(value, facts.arrow_type) for value in decoded]
-            words[wanted] = [f"{name} ({share:.0%})" for name, share in zip(names, probability.tolist(), strict=True)]
+            probability, code = torch.softmax(logits[first_code[owner]][wanted], dim=-1).sort(descending=True)
+            for place, shares, codes in zip(wanted, probability.tolist(), code.tolist(), strict=True):
+                n_told = 2 if len(shares) > 1 and shares[1] >= WORTH_TELLING else 1
+                decoded = [preprocessor.decode_code(first_code[owner], value) for value in codes[:n_told]]
+                names = [UNKNOWN if value is None else describe(value, facts.arrow_type) for value in decoded]
+                words[place] = ", ".join(f"{name} ({share:.0%})" for name, share in zip(names, shares, strict=False))
     return words.tolist()
+
+
+def _number_words(preprocessor: Preprocessor, facts: Column, slot: int, values: list[float]) -> list[str]:
+    """Standardised numbers or times of a column in its own unit, no wider and no finer than it is."""
+    decoded = [preprocessor.decode_number(slot, value) for value in values]
+    if facts.minimum is not None and facts.maximum is not None:
+        digits = _digits(facts.maximum - facts.minimum)
+        decoded = [round(min(max(value, facts.minimum), facts.maximum), digits) for value in decoded]
+    if facts.earliest is not None and facts.latest is not None:
+        days = (np.datetime64(facts.latest) - np.datetime64(facts.earliest)) / np.timedelta64(1, "D")
+        decoded = [value[:10] if days > 100 else value[:16] for value in decoded]
+    return [describe(value, facts.arrow_type) for value in decoded]
 
 
 def _digits(spread: float) -> int:

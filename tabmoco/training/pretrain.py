@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import datetime
 import importlib.metadata
 import platform
@@ -22,12 +23,15 @@ from tabmoco.devices import resolve_device
 from tabmoco.errors import CheckpointError, TableError
 from tabmoco.model import RowModel, build_untrained
 from tabmoco.model_files import check_target
+from tabmoco.neighbors.explain import usual_blame
 from tabmoco.neighbors.index import RowIndex
-from tabmoco.neighbors.reference import Reference
+from tabmoco.neighbors.reference import Points, Reference
 from tabmoco.nn.encoder import RowEncoder
 from tabmoco.objectives import Pretext, check_objectives
 from tabmoco.objectives.moco import MoCo
+from tabmoco.outside import OutsideRows
 from tabmoco.plausibility import corruption_plausibility
+from tabmoco.tables.cells import CellBatch
 from tabmoco.tables.notices import TabmocoWarning
 from tabmoco.tables.preprocess import Preprocessor
 from tabmoco.tables.schema import infer_schema
@@ -50,6 +54,12 @@ MONITOR, SPLIT, REFERENCE, PLAUSIBILITY = 3, 4, 5, 6
 
 AUTO_INDEX_ROWS = 100_000
 """Rows that `index.rows = "auto"` indexes at most."""
+
+MIN_OUTSIDE_ROWS = 12_000
+"""Rows made to lie outside the data, for the forests to tell from the reference rows; or as many as these."""
+
+BLAMED_ROWS = 1_000
+"""Reference rows on which it is measured what each column is usually blamed for."""
 
 FREE_SETTINGS = {"device": None, "optimize": {"checkpoint_seconds"}, "index": None}
 """Settings that a resumed run may change: they do not touch training."""
@@ -203,9 +213,29 @@ def _reference(model: RowModel, encoded: EncodedTable, kept: np.ndarray, held: n
         direction = normalize(torch.from_numpy(model.embed_cells(cells)), dim=-1).numpy()
         search_index = RowIndex.build(direction, rows, content=cells.content_hash().numpy(), seed=seed)
     ids = None if encoded.ids is None else encoded.ids.take(pa.array(rows))
-    return Reference.build(
-        points, scored, held_out, n_neighbors=config.n_neighbors, ids=ids, seed=seed, search_index=search_index
+    outside, origin = _outside_points(model, encoded.cells[torch.from_numpy(scored)], seed)
+    reference = Reference.build(
+        points,
+        scored,
+        held_out,
+        outside,
+        origin,
+        n_neighbors=config.n_neighbors,
+        ids=ids,
+        seed=seed,
+        search_index=search_index,
     )
+    few = points[:BLAMED_ROWS]
+    usual = usual_blame(reference, model.cell_space, few, reference.evidence(few))
+    errors = model.cell_errors(encoded.cells[torch.from_numpy(scored)])
+    return dataclasses.replace(reference, usual_blame=usual, expected_error=errors)
+
+
+def _outside_points(model: RowModel, cells: CellBatch, seed: int) -> tuple[Points, np.ndarray]:
+    """Rows made to lie outside the reference rows, and the place of the row that each was made from."""
+    made = OutsideRows(cells, model.preprocessor.layout)
+    outside, origin = made.draw(max(MIN_OUTSIDE_ROWS, len(cells)), torch.Generator().manual_seed(seed))
+    return model.points(outside), origin.numpy()
 
 
 def _reference_rows(model: RowModel, kept: np.ndarray) -> np.ndarray:

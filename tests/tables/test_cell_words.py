@@ -50,14 +50,22 @@ def place(preprocessor: Preprocessor, *names: str) -> np.ndarray:
 
 
 def say(
-    preprocessor: Preprocessor, name: str, *, number: float = 0.0, code: int = 0, logit: float = 50.0
+    preprocessor: Preprocessor,
+    name: str,
+    *,
+    number: float = 0.0,
+    high: float | None = None,
+    code: int = 0,
+    logit: float = 50.0,
 ) -> str | None:
-    """What is expected in one column if all numbers and the likeliest codes of the decoder are the given ones."""
+    """What is expected in one column if all numbers lie from `number` to `high`, at `number` if none is given, and the
+    likeliest codes of the decoder are the given ones."""
     layout = preprocessor.layout
     logits = [torch.zeros(1, n_codes) for n_codes in layout.cardinalities]
     for slot in logits:
         slot[0, min(code, slot.shape[1] - 1)] = logit
-    return expected_words(preprocessor, place(preprocessor, name), torch.full((1, layout.n_numbers), number), logits)[0]
+    ends = [torch.full((1, layout.n_numbers), end) for end in (number, number if high is None else high)]
+    return expected_words(preprocessor, place(preprocessor, name), *ends, logits)[0]
 
 
 # ---------------------------------------------------------------- found
@@ -153,12 +161,55 @@ def test_whole_numbers_are_expected_to_be_whole(preprocessor):
         assert say(preprocessor, "count", number=float(number)).isdigit()
 
 
+@given(first=st.floats(-2, 2), width=st.floats(0, 3))
+def test_two_ends_make_a_range_of_the_words_of_each(preprocessor, first, width):
+    for name in ("amount", "count", "wait", "opened"):
+        low, high = (say(preprocessor, name, number=end) for end in (first, first + width))
+        range_said = say(preprocessor, name, number=first, high=first + width)
+        assert range_said == (low if low == high else f"{low} … {high}"), name
+
+
+def test_a_range_is_one_value_if_both_ends_read_the_same(preprocessor):
+    assert say(preprocessor, "amount", number=-1e30, high=1e30) == "1.5 … 40.5"
+    assert say(preprocessor, "amount", number=50.0, high=60.0) == "40.5"  # both lie beyond what was seen
+    assert say(preprocessor, "count", number=0.0, high=1e-4) == say(preprocessor, "count", number=0.0)
+    assert say(preprocessor, "wait", number=-50.0, high=50.0) == "00:00:00 … 00:39:00"
+    low, dash, high = say(preprocessor, "opened", number=-0.5, high=0.5).partition(" … ")
+    assert dash and dt.datetime.fromisoformat(low) < dt.datetime.fromisoformat(high)
+
+
 @pytest.mark.parametrize(
-    ("logit", "words"), [(50.0, "Oslo (100%)"), (np.log(4), "Oslo (57%)"), (0.0, f"{UNKNOWN} (25%)")]
+    ("logit", "words"), [(50.0, "Oslo (100%)"), (np.log(28), "Oslo (90%)"), (np.log(4), "Oslo (57%)")]
 )
-def test_the_likeliest_category_comes_with_its_probability(preprocessor, logit, words):
+def test_the_likeliest_category_comes_first_with_its_probability(preprocessor, logit, words):
     # Oslo and Rome are seen 13 times, Riga 12 times, and Cork, seen once, shares the code of unknown values.
-    assert say(preprocessor, "city", code=1, logit=float(logit)) == words
+    first, _, second = say(preprocessor, "city", code=1, logit=float(logit)).partition(", ")
+    assert first == words
+    assert second.endswith("(14%)") if logit == np.log(4) else second == ""
+
+
+def test_of_equally_likely_categories_two_are_named(preprocessor):
+    assert [word[-6:] for word in say(preprocessor, "city", logit=0.0).split(", ")] == [" (25%)"] * 2
+
+
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [
+        (0.098, "Rome (88%)"),
+        (0.102, "Rome (88%), Oslo (10%)"),
+        (0.4, "Rome (58%), Oslo (40%)"),
+        (0.7, "Oslo (70%), Rome (28%)"),
+    ],
+)
+def test_the_second_category_is_named_from_ten_percent_on(preprocessor, share, words):
+    layout = preprocessor.layout
+    slot = layout.code_owner.index(place(preprocessor, "city")[0])
+    code = {preprocessor.decode_code(slot, code): code for code in range(layout.cardinalities[slot])}
+    logits = [torch.zeros(1, n_codes) for n_codes in layout.cardinalities]
+    logits[slot][0, :] = np.log(0.01)
+    logits[slot][0, code["Oslo"]], logits[slot][0, code["Rome"]] = np.log(share), np.log(0.98 - share)
+    number = torch.zeros(1, layout.n_numbers)
+    assert expected_words(preprocessor, place(preprocessor, "city"), number, number, logits) == [words]
 
 
 def test_a_rare_value_is_not_expected_by_name(preprocessor):
@@ -182,14 +233,16 @@ def test_every_row_has_its_own_expectation(preprocessor):
     generator = torch.Generator().manual_seed(0)
     number = torch.randn(60, layout.n_numbers, generator=generator)
     logits = [torch.randn(60, n_codes, generator=generator) for n_codes in layout.cardinalities]
+    high = number + torch.rand(60, layout.n_numbers, generator=generator)
     column = np.random.default_rng(0).integers(0, layout.n_columns, 60)
-    together = expected_words(preprocessor, column, number, logits)
-    alone = [
-        expected_words(preprocessor, column[[n]], number[[n]], [logit[[n]] for logit in logits])[0] for n in range(60)
-    ]
-    assert together == alone
+
+    def say_of(rows: list[int]) -> list[str | None]:
+        return expected_words(preprocessor, column[rows], number[rows], high[rows], [logit[rows] for logit in logits])
+
+    together = say_of(list(range(60)))
+    assert together == [say_of([row])[0] for row in range(60)]
     assert len(set(together)) > 30
-    assert expected_words(preprocessor, column[:0], number[:0], [logit[:0] for logit in logits]) == []
+    assert say_of([]) == []
 
 
 def test_frames_and_arrow_tables_give_the_same_words(preprocessor):

@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +31,7 @@ from tabmoco.config import (
 from tabmoco.corruption import Corruption
 from tabmoco.errors import CheckpointError, Interrupted, ModelFileError, TableError, TrainingError
 from tabmoco.model import RowModel
+from tabmoco.neighbors.explain import usual_blame
 from tabmoco.neighbors.reference import Reference
 from tabmoco.objectives import Pretext
 from tabmoco.tables.notices import TabmocoWarning
@@ -102,14 +103,35 @@ def assert_same_reference(reference: Reference, other: Reference) -> None:
     for name, index in reference.indexes.items():
         np.testing.assert_array_equal(index.vectors, other.indexes[name].vectors)
         np.testing.assert_array_equal(index.rows, other.indexes[name].rows)
-    assert reference.joint_scale == other.joint_scale
+    assert reference.forests.keys() == other.forests.keys()
+    for name, forest in reference.forests.items():
+        assert_same_arrays(forest.to_arrays(), other.forests[name].to_arrays())
+    assert_same_arrays(vars(reference.whitening), vars(other.whitening))
+    assert_same_arrays(reference.usual_blame, other.usual_blame)
+    np.testing.assert_array_equal(reference.expected_error, other.expected_error)
     assert reference.ids == other.ids
     assert reference.calibration.scales == other.calibration.scales
     np.testing.assert_array_equal(reference.calibration.scores, other.calibration.scores)
 
 
+def assert_same_arrays(arrays: Mapping[str, np.ndarray], others: Mapping[str, np.ndarray]) -> None:
+    assert arrays.keys() == others.keys()
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(array, others[name], err_msg=name)
+
+
 def queue_of(pretext: Pretext) -> object:
     return pretext.objectives["moco"].queue
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_forests() -> Iterator[None]:
+    """The forests are small, for want of time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tabmoco.neighbors.forest.N_TREES", 8)
+        patch.setattr("tabmoco.neighbors.forest.MIN_OUTSIDE", 200)
+        patch.setattr("tabmoco.training.pretrain.MIN_OUTSIDE_ROWS", 400)
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -564,6 +586,40 @@ def test_reference_rows_are_points_of_clean_rows_under_the_final_encoder(undistu
     np.testing.assert_allclose(undisturbed.reference.indexes["direction"].vectors, direction, atol=1e-5)
 
 
+def test_usual_blame_and_errors_are_those_of_the_reference_rows(undisturbed):
+    source = open_table(make_table().iloc[undisturbed.reference.rows])
+    cells = undisturbed.preprocessor.transform(next(iter(source.batches())))
+    np.testing.assert_allclose(undisturbed.cell_errors(cells), undisturbed.reference.expected_error, atol=1e-5)
+    points = undisturbed.points(cells)
+    evidence = undisturbed.reference.evidence(points)
+    found = usual_blame(undisturbed.reference, undisturbed.cell_space, points, evidence)
+    assert found.keys() == undisturbed.reference.usual_blame.keys()
+    for name, blame in found.items():
+        np.testing.assert_allclose(blame, undisturbed.reference.usual_blame[name], rtol=1e-4, atol=1e-6)
+
+
+def test_forests_learn_from_reference_rows_and_from_rows_made_from_them(monkeypatch):
+    seen: dict[str, object] = {}
+    build = Reference.build.__func__
+
+    def spy(cls, points, rows, held_out, outside, origin, **options):
+        seen.update(points=points, held_out=held_out, outside=outside, origin=origin)
+        return build(cls, points, rows, held_out, outside, origin, **options)
+
+    monkeypatch.setattr(Reference, "build", classmethod(spy))
+    monkeypatch.setattr(tabmoco.training.pretrain, "MIN_OUTSIDE_ROWS", 10)
+    model = pretrain(make_table(), change(optimize={"steps": 2}))
+    assert len(seen["points"]) == 468
+    assert 0.9 * 468 < len(seen["outside"]) == len(seen["origin"]) <= 468  # as many, but for those that came out normal
+    assert len(seen["held_out"]) == 52
+    assert 0 <= seen["origin"].min() and seen["origin"].max() < 468
+    assert np.isin(seen["outside"].content, seen["points"].content).mean() < 0.1
+    assert all(forest.seen.shape == (468, 8) for forest in model.reference.forests.values())
+    monkeypatch.setattr(tabmoco.training.pretrain, "MIN_OUTSIDE_ROWS", 900)
+    pretrain(make_table(), change(optimize={"steps": 2}))
+    assert 0.9 * 900 < len(seen["outside"]) <= 900
+
+
 # ---------------------------------------------------------------- seeds and budgets
 
 
@@ -644,7 +700,7 @@ def test_tiny_tables(tmp_path, n_rows):
     table = make_table(n_rows)
     model = pretrain(table, SMALL, out=tmp_path / "model")
     assert sorted(queue_of(model.pretext).rows().tolist()) == list(range(n_rows)) == model.reference.rows.tolist()
-    scores = model.score(table, fpr=0.5, explain=True)
+    scores = model.score(table, fpr=0.5, explain="all")
     assert np.isfinite(scores["anomaly_score"].to_numpy()).all()
     assert (scores["p_value"].to_numpy() > 0).all() and (scores["p_value"].to_numpy() <= 1).all()
     assert np.isfinite(model.embed(table)).all()
