@@ -247,6 +247,8 @@ class RowModel:
         if fdr is not None:
             fpr = self._limit(source, fpr=fpr, fdr=fdr, batch_rows=batch_rows)
         fpr = self.config.index.fpr if fpr is None else fpr
+        if not 0 <= fpr <= 1:
+            raise TableError(f"fpr must lie between 0 and 1, got fpr={fpr:g}.")
         n_calibration = len(reference.calibration.scores)
         if 0 < fpr * (n_calibration + 1) < 1 - 1e-9:
             warnings.warn(

@@ -174,6 +174,7 @@ def test_models_of_other_shapes_come_back_too(tmp_path, change):
 def test_an_index_in_lists_comes_back(tmp_path, monkeypatch):
     monkeypatch.setattr("tabmoco.neighbors.index.FLAT_UP_TO", 50)
     monkeypatch.setattr("tabmoco.neighbors.index.RECALL_SAMPLE", 20)
+    monkeypatch.setattr("tabmoco.neighbors.index.MOST_VISITED", 1.0)
     model = pretrain(TABLE, SMALL, out=tmp_path / "model")
     loaded = RowModel.load(tmp_path / "model")
     assert loaded.reference.indexes["direction"].centroids is not None

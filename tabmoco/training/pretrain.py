@@ -340,7 +340,7 @@ def _record(
         "metrics": copy.deepcopy(run.metrics),
         "versions": {
             "python": platform.python_version(),
-            **{name: _version(name) for name in ("tabmoco", "torch", "numpy", "pyarrow", "faiss-cpu")},
+            **{name: _version(name) for name in ("tabmoco", "torch", "numpy", "pyarrow", "faiss-cpu", "scikit-learn")},
         },
     }
 
