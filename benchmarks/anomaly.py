@@ -36,7 +36,7 @@ from benchmarks.anomaly_report import compare_with_published, plot, render
 from benchmarks.anomaly_summary import summarise
 from benchmarks.detectors import DETECTORS
 from benchmarks.results_file import provenance, write_results
-from benchmarks.runs import TIMEOUT_SECONDS, Job, Run, RunStore, Work, run_jobs, start_server
+from benchmarks.runs import TIMEOUT_SECONDS, Job, Run, RunStore, Work, run_and_report
 
 KEYS = ("setting", "table", "seed", "detector", "max_rows", "set")
 """Fields that name a run."""
@@ -72,21 +72,16 @@ CITATION = FULL | {"detectors": "KNN", "settings": "dte", "seeds": 5, "max_rows"
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parse(arguments)
     store = RunStore(chosen.out.with_suffix(".runs.jsonl"), KEYS)
-    facts = provenance("pyod", "scipy")
-    try:
-        if not chosen.report_only:
-            start_server(["benchmarks.warm_start"], threads=chosen.threads)
-            run_jobs(
-                plan(chosen),
-                store,
-                facts={"commit": facts["commit"], "versions": facts["versions"], "threads": chosen.threads},
-                like=("detector", "max_rows", "setting", "table"),
-                guess=lambda key: DETECTORS[key["detector"]].usual_seconds,
-                timeout_seconds=60 * chosen.minutes,
-                redo=lambda key: key["detector"] in chosen.redo,
-            )
-    finally:
-        report(chosen, store, facts)
+    run_and_report(
+        chosen,
+        store,
+        provenance("pyod", "scipy"),
+        plan=plan,
+        report=report,
+        like=("detector", "max_rows", "setting", "table"),
+        guess=lambda key: DETECTORS[key["detector"]].usual_seconds,
+        timeout_seconds=60 * chosen.minutes,
+    )
     if chosen.split is None:
         return 0
     lines, is_reproduced = compare_with_published(runs_of(store, chosen, "dte", max_rows=chosen.max_rows))
@@ -165,7 +160,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     absent = [table for table in chosen.tables if not table_path(chosen.data_dir, table).exists()]
     if absent and not chosen.report_only:
         parser.error(f"--data-dir: there is no {table_path(chosen.data_dir, absent[0])}")
-    needs_pyod = any(DETECTORS[name].library == "PyOD" for name in chosen.detectors)
+    needs_pyod = any(DETECTORS[name].package == "PyOD" for name in chosen.detectors)
     if needs_pyod and importlib.util.find_spec("pyod") is None and not chosen.report_only:
         parser.error("the rivals are missing; pip install '.[benchmarks]'")
     return chosen

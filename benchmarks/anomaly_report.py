@@ -187,7 +187,7 @@ def _overview(setting: Mapping[str, Any]) -> list[str]:
     ]
     for name in order:
         facts = detectors[name]
-        label = f"{name} (PyOD)" if facts["library"] == "PyOD" else name
+        label = f"{name} (PyOD)" if facts["package"] == "PyOD" else name
         if "auroc all" in facts:
             cells = [f"{100 * facts['auroc all']:.1f}", f"{100 * facts['auprc all']:.1f}", f"{facts['auroc rank']:.1f}"]
         else:

@@ -185,7 +185,7 @@ def _costs(name: str, runs: pd.DataFrame, largest: list[str]) -> dict[str, Any]:
     detector, on_largest = DETECTORS[name], runs[runs.table.isin(largest)]
     return {
         "family": detector.family,
-        "library": detector.library,
+        "package": detector.package,
         "sees": detector.sees,
         "n_tables": int(runs.table.nunique()),
         "n_failures": int(runs.failure.notna().sum()),

@@ -51,7 +51,7 @@ class Detector:
     """What becomes of the cells before it sees them."""
 
     score: Score
-    library: str = "plain"
+    package: str = "plain"
     """Where it comes from; plain ones are a few lines of this file."""
 
     usual_seconds: float = 1.0

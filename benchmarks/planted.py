@@ -40,7 +40,7 @@ from benchmarks.explainers import EXPLAINERS, NEEDS_SHAP, contributions, name_ce
 from benchmarks.planted_report import plot, render, summarise
 from benchmarks.planting import KINDS, Planted, plant
 from benchmarks.results_file import provenance, write_results
-from benchmarks.runs import Job, Run, RunStore, Work, run_jobs, start_server
+from benchmarks.runs import Job, Run, RunStore, Work, run_and_report
 
 TABLES: dict[str, tuple[str, ...]] = {
     "credit_g": (),
@@ -281,18 +281,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = parse(arguments)
     store = RunStore(chosen.out.with_suffix(".runs.jsonl"), KEYS)
     facts = provenance("pyod", "shap")
-    try:
-        if not chosen.report_only:
-            start_server(["benchmarks.warm_start"], threads=chosen.threads)
-            run_jobs(
-                plan(chosen),
-                store,
-                facts={"commit": facts["commit"], "versions": facts["versions"], "threads": chosen.threads},
-                like=("detector", "table"),
-                redo=lambda key: key["detector"] in chosen.redo,
-            )
-    finally:
-        report(chosen, store, facts)
+    run_and_report(chosen, store, facts, plan=plan, report=report, like=("detector", "table"))
 
 
 def report(chosen: argparse.Namespace, store: RunStore, facts: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ imported what all of them need and done nothing else, so no run pays for imports
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import json
 import multiprocessing
@@ -85,6 +86,35 @@ class Job:
 
     key: Key
     prepare: Callable[[], Work]
+
+
+def run_and_report(
+    chosen: argparse.Namespace,
+    store: RunStore,
+    facts: Run,
+    *,
+    plan: Callable[[argparse.Namespace], Sequence[Job]],
+    report: Callable[[argparse.Namespace, RunStore, Run], None],
+    like: Sequence[str],
+    guess: Guess = lambda key: 1.0,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+) -> None:
+    """Do the runs that are missing or to be redone, unless only a report is wanted, and report those there are even if
+    stopped; `facts` is the provenance."""
+    try:
+        if not chosen.report_only:
+            start_server(["benchmarks.warm_start"], threads=chosen.threads)
+            run_jobs(
+                plan(chosen),
+                store,
+                facts={"commit": facts["commit"], "versions": facts["versions"], "threads": chosen.threads},
+                like=like,
+                guess=guess,
+                timeout_seconds=timeout_seconds,
+                redo=lambda key: key["detector"] in chosen.redo,
+            )
+    finally:
+        report(chosen, store, facts)
 
 
 def run_jobs(

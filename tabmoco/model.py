@@ -18,16 +18,15 @@ from torch.nn.functional import normalize
 
 from tabmoco.config import PretrainConfig
 from tabmoco.errors import TableError
+from tabmoco.expectation import STRANGE_CELLS, Expectation
 from tabmoco.neighbors.anomaly import false_discoveries_below
 from tabmoco.neighbors.evidence import CellSpace
 from tabmoco.neighbors.explain import contributions
 from tabmoco.neighbors.reference import SEARCH_SPACE, Points, Reference
-from tabmoco.nn.columns import untemper
 from tabmoco.nn.encoder import RowEncoder
 from tabmoco.nn.heads import CellDecoder
 from tabmoco.objectives import Pretext, build_pretext
 from tabmoco.objectives.masked_cells import MaskedCells
-from tabmoco.tables.cell_words import expected_words, found_words
 from tabmoco.tables.cells import CellBatch
 from tabmoco.tables.notices import TabmocoWarning
 from tabmoco.tables.preprocess import Preprocessor
@@ -36,12 +35,6 @@ from tabmoco.tables.source import TableBatch, TableSource, open_table
 
 BATCH_ROWS = 4_096
 """Rows embedded at a time."""
-
-ERROR_QUANTILES = (0.05, 0.95)
-"""Ends of the range in which a number is expected."""
-
-ERROR_CELLS, MIN_ERROR_ROWS = 20_000, 50
-"""About how many cells of reference rows are hidden to learn these ends, and of how many rows at least."""
 
 EXPLAINED_P = 0.1
 """Rows with a p-value up to this are explained: the strangest tenth."""
@@ -101,6 +94,11 @@ class RowModel:
             if isinstance(objective, MaskedCells):
                 return objective.decoder
         return None
+
+    @property
+    def expectation(self) -> Expectation:
+        """What cells should hold given the rest of their rows."""
+        return Expectation(self.preprocessor, self.encoder, self.decoder)
 
     @property
     def d_embedding(self) -> int:
@@ -267,7 +265,9 @@ class RowModel:
             if explain:
                 told = np.arange(len(score)) if explain == "all" else np.flatnonzero(p_value <= max(fpr, EXPLAINED_P))
                 share = contributions(reference, self.cell_space, points[told], evidence[told])
-                strange = self._strange_cells(batch, cells, told, share, top_cells)
+                strange = self.expectation.strange_cells(
+                    batch, cells, told, share, reference.expected_error, top_cells=top_cells
+                )
                 place = np.full(len(score), -1)
                 place[told] = np.arange(len(told))
                 columns.append(strange.take(pa.array(place, mask=place < 0)))
@@ -330,77 +330,6 @@ class RowModel:
     def scalings(self, cells: CellBatch) -> Float[Tensor, "N Sn 2"]:
         """Both scalings of the cells' numbers, on the CPU."""
         return self.encoder.columns.number.scalings(cells.number.to(self.device)).cpu()
-
-    # ---------------------------------------------------------------- explain
-
-    def _strange_cells(
-        self, batch: TableBatch, cells: CellBatch, rows: np.ndarray, contribution: np.ndarray, top_cells: int
-    ) -> pa.Array:
-        """The cells of these rows with the largest shares of the score, each with the value found and the one expected
-        when it alone is hidden."""
-        n_rows, n_columns = contribution.shape
-        n_top = min(top_cells, n_columns)
-        top = np.argsort(-contribution, axis=1, kind="stable")[:, :n_top]
-        total = np.maximum(contribution.sum(1, keepdims=True), 1e-300)
-        share = np.take_along_axis(contribution, top, axis=1) / total
-        flat_row, flat_column = np.repeat(rows, n_top), top.ravel()
-        expected = self.expected_cells(cells, flat_row, flat_column)
-        found = found_words(self.preprocessor, batch, flat_row, flat_column)
-        structs = pa.StructArray.from_arrays(
-            [
-                pa.array([self.preprocessor.layout.columns[column] for column in flat_column], pa.string()),
-                pa.array(found, pa.string()),
-                pa.array(expected, pa.string()),
-                pa.array(share.ravel(), pa.float64()),
-            ],
-            fields=list(STRANGE_CELLS.value_type),
-        )
-        return pa.ListArray.from_arrays(pa.array(np.arange(n_rows + 1) * n_top, pa.int32()), structs)
-
-    @torch.inference_mode()
-    def expected_cells(self, cells: CellBatch, row: np.ndarray, column: np.ndarray) -> list[str | None]:
-        """What cell `(row[i], column[i])` should hold given the rest of its row, in words; none if that cannot be
-        said. Nine in ten reference rows hold a number within the range told."""
-        expected: list[str | None] = []
-        for _, columns, number, logits in self._decoded_alone(cells, row, column):
-            error = torch.from_numpy(self._reference().expected_error)
-            low, high = (untemper(number[..., 0] + error[:, end]) for end in (0, 1))
-            expected += expected_words(self.preprocessor, columns.numpy(), low, high, logits)
-        return expected or [None] * len(row)
-
-    @torch.inference_mode()
-    def cell_errors(self, cells: CellBatch) -> Float[np.ndarray, "Sn 2"]:
-        """5 % and 95 % quantile of the tempered number found minus the one expected when its cell alone is hidden."""
-        layout = self.preprocessor.layout
-        columns = np.unique(np.asarray(layout.number_owner, dtype=np.int64))
-        few = cells[: max(MIN_ERROR_ROWS, ERROR_CELLS // max(len(columns), 1))]
-        error = np.zeros((layout.n_numbers, 2), dtype=np.float32)
-        row, column = np.tile(np.arange(len(few)), len(columns)), np.repeat(columns, len(few))
-        found: list[list[Tensor]] = [[] for _ in range(layout.n_numbers)]
-        for rows, hidden, number, _ in self._decoded_alone(few, row, column):
-            missed = self.scalings(few[rows])[..., 0] - number[..., 0]
-            for slot, owner in enumerate(layout.number_owner):
-                there = (hidden == owner) & ~few.missing[rows, owner]
-                found[slot].append(missed[there, slot])
-        for slot, parts in enumerate(found):
-            missed = torch.cat(parts) if parts else torch.empty(0)
-            if len(missed):
-                error[slot] = np.quantile(missed.numpy(), ERROR_QUANTILES)
-        return error
-
-    def _decoded_alone(
-        self, cells: CellBatch, row: np.ndarray, column: np.ndarray
-    ) -> Iterator[tuple[Tensor, Tensor, Tensor, list[Tensor]]]:
-        """Rows and columns, batch by batch, and what the decoder makes of each row with only that column hidden."""
-        if self.decoder is None:
-            return
-        for start in range(0, len(row), BATCH_ROWS):
-            rows = torch.from_numpy(row[start : start + BATCH_ROWS])
-            columns = torch.from_numpy(column[start : start + BATCH_ROWS])
-            hidden = torch.zeros(len(rows), self.preprocessor.layout.n_columns, dtype=torch.bool)
-            hidden[torch.arange(len(rows)), columns] = True
-            number, logits = self.decoder(self.encoder(cells[rows].to(self.device), hidden.to(self.device)))
-            yield rows, columns, number.cpu(), [logit.cpu() for logit in logits]
 
     # ---------------------------------------------------------------- search
 
@@ -498,17 +427,6 @@ OUTPUT_COLUMNS = {
     "neighbour_row_id", "similarity",
 }  # fmt: skip
 """Names of the columns that results have besides the id."""
-
-STRANGE_CELLS = pa.list_(
-    pa.struct(
-        [
-            pa.field("column", pa.string()),
-            pa.field("found", pa.string()),
-            pa.field("expected", pa.string()),
-            pa.field("share", pa.float64()),
-        ]
-    )
-)
 
 
 def _names(batch: TableBatch) -> pa.Array:

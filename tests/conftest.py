@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -37,6 +38,22 @@ N_KNOTS = 16
 DrawCells = Callable[..., CellBatch]
 BuildEncoder = Callable[..., RowEncoder]
 MakeStep = Callable[..., Step]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible() -> None:
+    """Ctrl-C is heard even where the tests run in the background of a shell that has it ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="module")
+def small_forests() -> Iterator[None]:
+    """Forests of a few small trees, for want of time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tabmoco.neighbors.forest.N_TREES", 8)
+        patch.setattr("tabmoco.neighbors.forest.MIN_OUTSIDE", 200)
+        patch.setattr("tabmoco.training.pretrain.MIN_OUTSIDE_ROWS", 400)
+        yield
 
 
 @pytest.fixture(scope="session")

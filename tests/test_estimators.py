@@ -7,7 +7,6 @@ import inspect
 import pickle
 import re
 import warnings
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -26,6 +25,8 @@ from tabmoco import PretrainConfig, RowModel, TabMoCoDetector, TabMoCoEmbedder
 from tabmoco.config import EncoderConfig, ObjectiveConfig, OptimizeConfig
 from tabmoco.errors import ConfigError, SchemaError, TabmocoError
 from tabmoco.tables.notices import TabmocoWarning
+
+pytestmark = pytest.mark.usefixtures("small_forests")
 
 SMALL = PretrainConfig(
     encoder=EncoderConfig(d_token=4, d_block=16, n_blocks=1, d_embedding=8),
@@ -56,16 +57,6 @@ def make_array(n_rows: int = 120, seed: int = 0) -> np.ndarray:
 
 def apply(estimator: TabMoCoEmbedder | TabMoCoDetector, X: object) -> np.ndarray:
     return estimator.transform(X) if isinstance(estimator, TabMoCoEmbedder) else estimator.score_samples(X)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def small_forests() -> Iterator[None]:
-    """The forests are small, for want of time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tabmoco.neighbors.forest.N_TREES", 8)
-        patch.setattr("tabmoco.neighbors.forest.MIN_OUTSIDE", 200)
-        patch.setattr("tabmoco.training.pretrain.MIN_OUTSIDE_ROWS", 400)
-        yield
 
 
 @pytest.fixture(scope="module")

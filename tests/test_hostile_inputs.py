@@ -34,6 +34,8 @@ from tabmoco.config import EncoderConfig, IndexConfig, ObjectiveConfig, Optimize
 from tabmoco.errors import ModelFileError
 from tabmoco.tables.notices import TabmocoWarning
 
+pytestmark = pytest.mark.usefixtures("small_forests")
+
 TINY = PretrainConfig(
     encoder=EncoderConfig(d_token=4, d_block=16, n_blocks=1, d_embedding=8),
     objective=ObjectiveConfig(queue_size=64),
@@ -109,16 +111,6 @@ class Commands:
         embedding = vectors.flatten().to_numpy().reshape(-1, vectors.type.list_size)
         self.succeed("score", self.model, path, "--out", out, "--overwrite")
         return embedding, pq.read_table(out)["anomaly_score"].to_numpy(), said
-
-
-@pytest.fixture(scope="module", autouse=True)
-def small_forests() -> Iterator[None]:
-    """The forests are small, for want of time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tabmoco.neighbors.forest.N_TREES", 8)
-        patch.setattr("tabmoco.neighbors.forest.MIN_OUTSIDE", 200)
-        patch.setattr("tabmoco.training.pretrain.MIN_OUTSIDE_ROWS", 400)
-        yield
 
 
 @pytest.fixture

@@ -22,7 +22,8 @@ from sklearn.metrics import roc_auc_score
 import tabmoco.model
 from tabmoco.config import DataConfig, EncoderConfig, IndexConfig, ObjectiveConfig, OptimizeConfig, PretrainConfig
 from tabmoco.errors import SchemaError, TableError
-from tabmoco.model import OUTPUT_COLUMNS, STRANGE_CELLS, RowModel, build_encoder, build_untrained
+from tabmoco.expectation import STRANGE_CELLS
+from tabmoco.model import OUTPUT_COLUMNS, RowModel, build_encoder, build_untrained
 from tabmoco.neighbors.reference import WEIGHTS
 from tabmoco.tables.display import describe
 from tabmoco.tables.notices import TabmocoWarning
@@ -490,7 +491,7 @@ def test_nine_in_ten_numbers_of_reference_rows_lie_in_the_range_told(model):
 
 def test_errors_of_cells_are_quantiles_of_what_is_found_less_what_is_expected(model):
     cells = model.preprocessor.transform(next(iter(open_table(LEARNED.iloc[model.reference.rows]).batches())))
-    error = model.cell_errors(cells)
+    error = model.expectation.errors(cells, model.scalings(cells)[..., 0])
     assert error.shape == (model.preprocessor.layout.n_numbers, 2) and error.dtype == np.float32
     assert (error[:, 0] <= error[:, 1]).all()
     np.testing.assert_allclose(error, model.reference.expected_error, atol=1e-4)
@@ -507,11 +508,11 @@ def test_errors_of_cells_are_quantiles_of_what_is_found_less_what_is_expected(mo
 def test_a_column_without_values_has_no_errors(model):
     table = FEW.assign(price=None)
     cells = model.preprocessor.transform(next(iter(open_table(table).batches())))
-    error = model.cell_errors(cells)
+    error = model.expectation.errors(cells, model.scalings(cells)[..., 0])
     owner = np.array(model.preprocessor.layout.number_owner)
     price = owner == model.preprocessor.layout.columns.index("price")
     assert (error[price] == 0).all() and (error[~price] != 0).any()
-    assert (model.cell_errors(cells[:0]) == 0).all()
+    assert (model.expectation.errors(cells[:0], model.scalings(cells[:0])[..., 0]) == 0).all()
 
 
 def test_explanations_name_the_cells_as_they_stand_in_the_table(model):

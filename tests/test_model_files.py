@@ -8,7 +8,7 @@ import json
 import os
 import pickle
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ from tabmoco.model import RowModel
 from tabmoco.model_files import FORMAT_VERSION, check_target, load_model, save_model
 from tabmoco.tables.source import open_table
 from tabmoco.training.pretrain import pretrain
+
+pytestmark = pytest.mark.usefixtures("small_forests")
 
 N_ROWS = 80
 SMALL = PretrainConfig(
@@ -67,16 +69,6 @@ def make_table(n_rows: int = N_ROWS) -> pd.DataFrame:
 
 
 TABLE = make_table()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def small_forests() -> Iterator[None]:
-    """The forests are small, for want of time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tabmoco.neighbors.forest.N_TREES", 8)
-        patch.setattr("tabmoco.neighbors.forest.MIN_OUTSIDE", 200)
-        patch.setattr("tabmoco.training.pretrain.MIN_OUTSIDE_ROWS", 400)
-        yield
 
 
 @pytest.fixture(scope="module")

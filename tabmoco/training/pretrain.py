@@ -227,7 +227,8 @@ def _reference(model: RowModel, encoded: EncodedTable, kept: np.ndarray, held: n
     )
     few = points[:BLAMED_ROWS]
     usual = usual_blame(reference, model.cell_space, few, reference.evidence(few))
-    errors = model.cell_errors(encoded.cells[torch.from_numpy(scored)])
+    cells = encoded.cells[torch.from_numpy(scored)]
+    errors = model.expectation.errors(cells, model.scalings(cells)[..., 0])
     return dataclasses.replace(reference, usual_blame=usual, expected_error=errors)
 
 

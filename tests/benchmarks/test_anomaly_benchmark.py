@@ -285,7 +285,7 @@ def command(tmp_path, monkeypatch, capsys):
             return {"failure": str(error), "seconds": 0.1}
 
     monkeypatch.setattr(runs, "isolated", here)
-    monkeypatch.setattr(anomaly, "start_server", lambda modules, threads: None)
+    monkeypatch.setattr(runs, "start_server", lambda modules, *, threads: None)
 
     def run(*arguments):
         usual = ["--data-dir", str(tmp_path), "--out", str(tmp_path / "a"), "--tables", "wilt,wbc", "--seeds", "2"]

@@ -53,7 +53,7 @@ def with_strange_row(table: pa.Table, *, mixed: bool) -> pa.Table:
 
 @pytest.mark.parametrize(("name", "mixed"), CASES)
 def test_every_detector_finds_a_strange_row(name, mixed):
-    if DETECTORS[name].library == "PyOD":
+    if DETECTORS[name].package == "PyOD":
         pytest.importorskip("pyod")
     detector = build_detector(name, SMALL)
     train = rows(N_TRAIN, seed=0, mixed=mixed)
@@ -66,7 +66,7 @@ def test_every_detector_finds_a_strange_row(name, mixed):
 
 @pytest.mark.parametrize("name", [name for name in DETECTORS if name != "LUNAR"])
 def test_every_detector_scores_the_rows_it_learned_from(name):
-    if DETECTORS[name].library == "PyOD":
+    if DETECTORS[name].package == "PyOD":
         pytest.importorskip("pyod")
     table = with_strange_row(rows(N_TRAIN, seed=0, mixed=True), mixed=True)
     score = build_detector(name, SMALL)(table, None, 0)
@@ -75,8 +75,8 @@ def test_every_detector_scores_the_rows_it_learned_from(name):
     assert (score > score[0]).sum() <= 8  # an anomaly learned from may hide a little
 
 
-def test_the_library_of_all_rivals_is_installed_or_named():
-    assert {detector.library for detector in DETECTORS.values()} == {"PyOD", "scikit-learn", "plain", "tabmoco"}
+def test_the_package_of_all_rivals_is_installed_or_named():
+    assert {detector.package for detector in DETECTORS.values()} == {"PyOD", "scikit-learn", "plain", "tabmoco"}
     assert {name for name, detector in DETECTORS.items() if not detector.is_rival} == {
         "tabmoco", "untrained", "two-scalings",
     }  # fmt: skip

@@ -112,7 +112,7 @@ def test_the_benchmark_resumes_and_renders(draw_parts, tmp_path, monkeypatch):
     pq.write_table(draw_parts(300), tmp_path / "tables" / "credit_g.parquet")
     pq.write_table(draw_parts(1_500), tmp_path / "tables" / "ames_housing.parquet")
     monkeypatch.setattr(planted, "TABLES", {"credit_g": ("serial",), "ames_housing": ("serial",)})
-    monkeypatch.setattr(planted, "start_server", lambda *modules, threads: None)
+    monkeypatch.setattr("benchmarks.runs.start_server", lambda modules, *, threads: None)
     monkeypatch.setattr(planted, "EXPLAINERS", {"difference from 2NN": neighbour_blame})
     done = []
 

@@ -54,6 +54,7 @@ def test_targets_compare_with_the_best_single_rival():
 
 
 def test_report_and_plot_show_what_there_is(tmp_path):
+    pytest.importorskip("matplotlib")
     timed = fake_run("ames_housing, 40 columns", 0, "tabmoco", 0, auroc={}, auprc={}, explain_seconds=1.25)
     summary = summarise([*fake_runs(), timed])
     facts = {"command": "python -m benchmarks.planted", "commit": "abc", "cores": 2, "versions": {"python": "3"}}

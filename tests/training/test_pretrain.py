@@ -40,6 +40,8 @@ from tabmoco.training.checkpoint import read_facts, save_checkpoint
 from tabmoco.training.display import _Quiet
 from tabmoco.training.pretrain import MIN_HELD_OUT_TABLE, pretrain
 
+pytestmark = pytest.mark.usefixtures("small_forests")
+
 N_ROWS = 520  # 52 kept out, 468 trained on: an epoch is 7.3 batches
 N_STEPS = 24
 MOMENTS = {
@@ -122,16 +124,6 @@ def assert_same_arrays(arrays: Mapping[str, np.ndarray], others: Mapping[str, np
 
 def queue_of(pretext: Pretext) -> object:
     return pretext.objectives["moco"].queue
-
-
-@pytest.fixture(scope="module", autouse=True)
-def small_forests() -> Iterator[None]:
-    """The forests are small, for want of time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tabmoco.neighbors.forest.N_TREES", 8)
-        patch.setattr("tabmoco.neighbors.forest.MIN_OUTSIDE", 200)
-        patch.setattr("tabmoco.training.pretrain.MIN_OUTSIDE_ROWS", 400)
-        yield
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -589,7 +581,8 @@ def test_reference_rows_are_points_of_clean_rows_under_the_final_encoder(undistu
 def test_usual_blame_and_errors_are_those_of_the_reference_rows(undisturbed):
     source = open_table(make_table().iloc[undisturbed.reference.rows])
     cells = undisturbed.preprocessor.transform(next(iter(source.batches())))
-    np.testing.assert_allclose(undisturbed.cell_errors(cells), undisturbed.reference.expected_error, atol=1e-5)
+    errors = undisturbed.expectation.errors(cells, undisturbed.scalings(cells)[..., 0])
+    np.testing.assert_allclose(errors, undisturbed.reference.expected_error, atol=1e-5)
     points = undisturbed.points(cells)
     evidence = undisturbed.reference.evidence(points)
     found = usual_blame(undisturbed.reference, undisturbed.cell_space, points, evidence)

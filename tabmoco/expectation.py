@@ -1,0 +1,131 @@
+"""What a cell should hold given the rest of its row, and the strange cells of a row told with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from tabmoco.nn.columns import untemper
+from tabmoco.nn.encoder import RowEncoder
+from tabmoco.nn.heads import CellDecoder
+from tabmoco.tables.cell_words import expected_words, found_words
+from tabmoco.tables.cells import CellBatch
+from tabmoco.tables.preprocess import Preprocessor
+from tabmoco.tables.source import TableBatch
+
+BATCH_ROWS = 4_096
+"""Rows decoded at a time."""
+
+ERROR_QUANTILES = (0.05, 0.95)
+"""Ends of the range in which a number is expected."""
+
+ERROR_CELLS, MIN_ERROR_ROWS = 20_000, 50
+"""About how many cells of reference rows are hidden to learn these ends, and of how many rows at least."""
+
+STRANGE_CELLS = pa.list_(
+    pa.struct(
+        [
+            pa.field("column", pa.string()),
+            pa.field("found", pa.string()),
+            pa.field("expected", pa.string()),
+            pa.field("share", pa.float64()),
+        ]
+    )
+)
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """Hides cells one at a time and has the decoder say what it makes of the rest; without a decoder nothing is
+    expected."""
+
+    preprocessor: Preprocessor
+    encoder: RowEncoder
+    decoder: CellDecoder | None
+
+    def strange_cells(
+        self,
+        batch: TableBatch,
+        cells: CellBatch,
+        rows: Int64[np.ndarray, " M"],
+        contribution: Float[np.ndarray, "M C"],
+        error: Float[np.ndarray, "Sn 2"],
+        *,
+        top_cells: int,
+    ) -> pa.Array:
+        """The `top_cells` cells of these rows with the largest shares of the score, each with the value found and the
+        one expected when it alone is hidden."""
+        n_rows, n_columns = contribution.shape
+        n_top = min(top_cells, n_columns)
+        top = np.argsort(-contribution, axis=1, kind="stable")[:, :n_top]
+        total = np.maximum(contribution.sum(1, keepdims=True), 1e-300)
+        share = np.take_along_axis(contribution, top, axis=1) / total
+        row, column = np.repeat(rows, n_top), top.ravel()
+        structs = pa.StructArray.from_arrays(
+            [
+                pa.array([self.preprocessor.layout.columns[number] for number in column], pa.string()),
+                pa.array(found_words(self.preprocessor, batch, row, column), pa.string()),
+                pa.array(self.words(cells, row, column, error), pa.string()),
+                pa.array(share.ravel(), pa.float64()),
+            ],
+            fields=list(STRANGE_CELLS.value_type),
+        )
+        return pa.ListArray.from_arrays(pa.array(np.arange(n_rows + 1) * n_top, pa.int32()), structs)
+
+    def words(
+        self,
+        cells: CellBatch,
+        row: Int64[np.ndarray, " M"],
+        column: Int64[np.ndarray, " M"],
+        error: Float[np.ndarray, "Sn 2"],
+    ) -> list[str | None]:
+        """What cell `(row[i], column[i])` should hold given the rest of its row; none if that cannot be said.
+
+        `error`, as `errors` gives it, makes the range told of a number.
+        """
+        expected: list[str | None] = []
+        ends = torch.from_numpy(error)
+        for _, columns, number, logits in self._decoded_alone(cells, row, column):
+            low, high = (untemper(number[..., 0] + ends[:, end]) for end in (0, 1))
+            expected += expected_words(self.preprocessor, columns.numpy(), low, high, logits)
+        return expected or [None] * len(row)
+
+    def errors(self, cells: CellBatch, tempered: Float[Tensor, "N Sn"]) -> Float[np.ndarray, "Sn 2"]:
+        """5 % and 95 % quantile of the tempered number found minus the one expected when its cell alone is hidden."""
+        layout = self.preprocessor.layout
+        columns = np.unique(np.asarray(layout.number_owner, dtype=np.int64))
+        few = cells[: max(MIN_ERROR_ROWS, ERROR_CELLS // max(len(columns), 1))]
+        error = np.zeros((layout.n_numbers, 2), dtype=np.float32)
+        row, column = np.tile(np.arange(len(few)), len(columns)), np.repeat(columns, len(few))
+        missed: list[list[np.ndarray]] = [[] for _ in range(layout.n_numbers)]
+        for rows, hidden, number, _ in self._decoded_alone(few, row, column):
+            difference = tempered[rows] - number[..., 0]
+            for slot, owner in enumerate(layout.number_owner):
+                there = (hidden == owner) & ~few.missing[rows, owner]
+                missed[slot].append(difference[there, slot].numpy())
+        for slot, parts in enumerate(missed):
+            if any(map(len, parts)):
+                error[slot] = np.quantile(np.concatenate(parts), ERROR_QUANTILES)
+        return error
+
+    @torch.inference_mode()
+    def _decoded_alone(
+        self, cells: CellBatch, row: np.ndarray, column: np.ndarray
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor, list[Tensor]]]:
+        """Rows and columns, batch by batch, and what the decoder makes of each row with only that column hidden."""
+        if self.decoder is None:
+            return
+        device = next(self.encoder.parameters()).device
+        for start in range(0, len(row), BATCH_ROWS):
+            rows = torch.from_numpy(row[start : start + BATCH_ROWS])
+            columns = torch.from_numpy(column[start : start + BATCH_ROWS])
+            hidden = torch.zeros(len(rows), self.preprocessor.layout.n_columns, dtype=torch.bool)
+            hidden[torch.arange(len(rows)), columns] = True
+            number, logits = self.decoder(self.encoder(cells[rows].to(device), hidden.to(device)))
+            yield rows, columns, number.cpu(), [logit.cpu() for logit in logits]
