@@ -11,7 +11,6 @@ import shlex
 import signal
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -326,10 +325,10 @@ def _same_rows(model: RowModel, source: TableSource, told: bool | None) -> bool:
         return told
     if not model.is_training_table(source):
         return False
-    from tabmoco.tables.notices import TabmocoWarning
+    from tabmoco.tables.notices import warn
 
     text = "these are the rows the model learned from, so each is compared with the others only."
-    warnings.warn(text, TabmocoWarning, stacklevel=2)
+    warn(text)
     return True
 
 

@@ -28,6 +28,10 @@ ERROR_QUANTILES = (0.05, 0.95)
 ERROR_CELLS, MIN_ERROR_ROWS = 20_000, 50
 """About how many cells of reference rows are hidden to learn these ends, and of how many rows at least."""
 
+TIED_DIGITS = 5
+"""Shares that agree to so many digits count as equal and stand in the table's order: a row explained alone or in a
+batch may differ in the last digits."""
+
 STRANGE_CELLS = pa.list_(
     pa.struct(
         [
@@ -63,9 +67,9 @@ class Expectation:
         one expected when it alone is hidden."""
         n_rows, n_columns = contribution.shape
         n_top = min(top_cells, n_columns)
-        top = np.argsort(-contribution, axis=1, kind="stable")[:, :n_top]
-        total = np.maximum(contribution.sum(1, keepdims=True), 1e-300)
-        share = np.take_along_axis(contribution, top, axis=1) / total
+        share = contribution / np.maximum(contribution.sum(1, keepdims=True), 1e-300)
+        top = np.argsort(-share.round(TIED_DIGITS), axis=1, kind="stable")[:, :n_top]
+        share = np.take_along_axis(share, top, axis=1)
         row, column = np.repeat(rows, n_top), top.ravel()
         structs = pa.StructArray.from_arrays(
             [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +27,7 @@ from tabmoco.nn.heads import CellDecoder
 from tabmoco.objectives import Pretext, build_pretext
 from tabmoco.objectives.masked_cells import MaskedCells
 from tabmoco.tables.cells import CellBatch
-from tabmoco.tables.notices import TabmocoWarning
+from tabmoco.tables.notices import warn
 from tabmoco.tables.preprocess import Preprocessor
 from tabmoco.tables.schema import Schema
 from tabmoco.tables.source import TableBatch, TableSource, open_table
@@ -249,11 +248,9 @@ class RowModel:
             raise TableError(f"fpr must lie between 0 and 1, got fpr={fpr:g}.")
         n_calibration = len(reference.calibration.scores)
         if 0 < fpr * (n_calibration + 1) < 1 - 1e-9:
-            warnings.warn(
+            warn(
                 f"fpr={fpr:g} needs at least {math.ceil(1 / fpr) - 1:,} calibration rows, the model has "
-                f"{n_calibration:,}: no row can be flagged; use an fpr of at least 1/{n_calibration + 1}.",
-                TabmocoWarning,
-                stacklevel=2,
+                f"{n_calibration:,}: no row can be flagged; use an fpr of at least 1/{n_calibration + 1}."
             )
         for batch, cells in self._batches(source, batch_rows):
             points = self.points(cells)
@@ -281,7 +278,17 @@ class RowModel:
             raise TableError(f"fdr must lie between 0 and 1, got fdr={fdr:g}.")
         batches = self.iter_scores(source, fpr=1.0, batch_rows=batch_rows)
         p_value = np.concatenate([np.zeros(0), *(batch["p_value"].to_numpy() for batch in batches)])
-        return float(p_value[false_discoveries_below(p_value, fdr)].max(initial=0.0))
+        limit = float(p_value[false_discoveries_below(p_value, fdr)].max(initial=0.0))
+        n_calibration = len(self._reference().calibration.scores)
+        n_beyond = int((p_value * (1 + n_calibration) < 1.5).sum())
+        if limit == 0 < fdr and n_beyond:
+            n_needed = math.ceil(len(p_value) / (fdr * (1 + n_calibration)))
+            warn(
+                f"Of {len(p_value):,} rows {n_beyond:,} are stranger than all {n_calibration:,} calibration rows, but "
+                f"fdr={fdr:g} flags only from {n_needed:,} such rows on, so none is flagged; raise fdr or "
+                "index.calibration_rows, or use fpr."
+            )
+        return limit
 
     def score_schema(self, source: TableSource, *, explain: bool | Literal["all"] = False) -> pa.Schema:
         names = self._reference().names(np.zeros(0, dtype=np.int64)).type

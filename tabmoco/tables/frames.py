@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Any
 
@@ -11,7 +10,7 @@ import pyarrow as pa
 
 from tabmoco.errors import SchemaError, TableError
 from tabmoco.tables.names import refuse_duplicates
-from tabmoco.tables.notices import TabmocoWarning
+from tabmoco.tables.notices import warn
 
 _ACCEPTED = (
     "a path, glob, directory or URL, a pandas or polars frame, a pyarrow Table or Dataset, a 2-D NumPy array, "
@@ -87,9 +86,7 @@ def column_to_arrow(values: Any, name: str) -> pa.Array:
                 f"Column {name!r} must hold numbers, text, dates or truth values, got {' and '.join(types)}; convert "
                 "it, or leave the column out."
             ) from error
-        warnings.warn(
-            f"Column {name!r} mixes {' and '.join(types)}; its cells are read as text.", TabmocoWarning, stacklevel=2
-        )
+        warn(f"Column {name!r} mixes {' and '.join(types)}; its cells are read as text.")
         return pa.array([None if value is None else str(value) for value in objects], pa.string())
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterable
+from types import FrameType
 
 from tabmoco.tables.names import counted, list_names
 
@@ -13,6 +15,18 @@ N_EXAMPLES = 3
 
 class TabmocoWarning(UserWarning):
     """Something in the data that was handled, and that the user may not expect."""
+
+
+def warn(sentence: str) -> None:
+    """Issue a `TabmocoWarning` that points to the line outside this package that led here."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and _is_ours(frame):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(sentence, TabmocoWarning, stacklevel=level)
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return frame.f_globals.get("__name__", "").partition(".")[0] == __name__.partition(".")[0]
 
 
 class Notices:
@@ -76,4 +90,4 @@ class Notices:
         for key, sentence in self._sentences().items():
             if key not in self._said:
                 self._said.add(key)
-                warnings.warn(sentence, TabmocoWarning, stacklevel=3)
+                warn(sentence)

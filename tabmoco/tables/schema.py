@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,7 @@ from tabmoco.config import DataConfig, Kind
 from tabmoco.errors import SchemaError, TableError
 from tabmoco.tables.convert import is_scalar, is_string
 from tabmoco.tables.names import counted, list_names, require_columns
-from tabmoco.tables.notices import TabmocoWarning
+from tabmoco.tables.notices import warn
 from tabmoco.tables.profiles import BooleanProfile, NumberProfile, StringProfile, TimestampProfile
 from tabmoco.tables.source import TableSource
 
@@ -169,7 +168,7 @@ def infer_schema(source: TableSource, config: DataConfig | None = None) -> Schem
     empty = [column.name for column in schema.dropped if column.n_missing == n_rows]
     if empty:
         sentence = f"Columns without a single value are left out: {list_names(empty)}."
-        warnings.warn(sentence, TabmocoWarning, stacklevel=2)
+        warn(sentence)
     return schema
 
 

@@ -25,11 +25,7 @@ def figures_text(figures: dict[str, float], rows_per_second: float) -> str:
     parts = [f"loss {figures['loss']:.3f}"]
     positive, negative = figures.get("moco/positive_similarity"), figures.get("moco/negative_similarity")
     if positive is not None and negative is not None:
-        parts.append(
-            f"similarity +{positive:.2f}/−{negative:.2f}"
-            if negative >= 0
-            else f"similarity +{positive:.2f}/{negative:.2f}"
-        )
+        parts.append(f"similarity {positive:.2f} to the own key, {round(negative, 2) + 0.0:.2f} to others")
     if "retrieval_accuracy" in figures:
         parts.append(f"found {figures['retrieval_accuracy']:.0%}")
     return ", ".join([*parts, f"{rows_per_second:,.0f} rows/s"])
