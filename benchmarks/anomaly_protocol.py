@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -43,6 +44,9 @@ FAMILIES = (("breastw", "wbc"), ("wdbc", "wpbc"), ("satellite", "landsat"))
 
 MAX_ROWS = 10_000
 """Most rows learned from, and most rows scored."""
+
+RATES = (0.01, 0.05, 0.1)
+"""Shares of normal rows that are asked to be flagged."""
 
 DTE_MIN_ROWS, DTE_MAX_ROWS = 1_000, 50_000
 
@@ -126,12 +130,29 @@ def dte(rows: pa.Table, label: np.ndarray, seed: int, max_rows: int = DTE_MAX_RO
 SETTINGS: dict[str, Callable[..., Split]] = {"one_class": one_class, "contaminated": contaminated, "dte": dte}
 
 
-def evaluate(split: Split, detector: str, settings: Sequence[str], seed: int) -> dict[str, float]:
-    """AUROC and AUPRC (average precision) of a detector's scores."""
-    score = build_detector(detector, settings)(split.train, split.test, seed)
+def evaluate(split: Split, detector: str, settings: Sequence[str], seed: int) -> dict[str, Any]:
+    """AUROC and AUPRC (average precision) of a detector's scores; and how its p-values, if it has any, are spread over
+    the normal rows, where all rows learned from were normal."""
+    found = build_detector(detector, settings).scores(split.train, split.test, seed)
+    measured: dict[str, Any] = {
+        "auroc": float(roc_auc_score(split.label, found.anomaly_score)),
+        "auprc": float(average_precision_score(split.label, found.anomaly_score)),
+    }
+    if found.p_value is not None and split.test is not None:
+        measured["calibration"] = calibration(found.p_value[split.label == 0], found.n_calibration)
+    return measured
+
+
+def calibration(p_value: np.ndarray, n_calibration: int) -> dict[str, Any]:
+    """Shares of normal rows with p-values up to each of `RATES`, and the largest gap between such a share and its
+    p-value anywhere, Kolmogorov's and Smirnov's distance from uniform ones."""
+    steps = np.arange(n_calibration + 2) / (n_calibration + 1)
+    share = np.searchsorted(np.sort(p_value), steps + 1e-12, side="right") / len(p_value)
     return {
-        "auroc": float(roc_auc_score(split.label, score)),
-        "auprc": float(average_precision_score(split.label, score)),
+        "flagged": [float((p_value <= rate + 1e-12).mean()) for rate in RATES],
+        "distance": float(np.abs(share - steps).max()),
+        "n_normal": len(p_value),
+        "n_calibration": n_calibration,
     }
 
 

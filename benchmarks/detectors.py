@@ -15,6 +15,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from sklearn.decomposition import PCA
@@ -33,7 +34,21 @@ from benchmarks.cell_matrix import (
 
 __all__ = ["DETECTORS", "Detector", "build_detector", "encode_cells"]
 
-Score = Callable[[Table, "Table | None", int], np.ndarray]
+
+class Scores(NamedTuple):
+    """What a detector says of `N` rows."""
+
+    anomaly_score: np.ndarray
+    """Higher = stranger, `[N]` float64."""
+
+    p_value: np.ndarray | None = None
+    """Share of normal rows at least as strange, from those that promise one."""
+
+    n_calibration: int = 0
+    """Rows that these shares are counted among."""
+
+
+Score = Callable[[Table, "Table | None", int], "np.ndarray | Scores"]
 
 UNTRAINED = ("optimize.steps=1", "optimize.epochs=none", "optimize.minutes=none", "optimize.learning_rate=0")
 """Settings with which training changes no weight."""
@@ -63,13 +78,19 @@ class Detector:
 
     def __call__(self, train: Table, test: Table | None, seed: int) -> np.ndarray:
         """Anomaly scores of the test rows, or of the training rows if there are none."""
-        score = np.asarray(self.score(train, test, seed), dtype=np.float64).ravel()
+        return self.scores(train, test, seed).anomaly_score
+
+    def scores(self, train: Table, test: Table | None, seed: int) -> Scores:
+        """Anomaly scores, and p-values if there are any."""
+        found = self.score(train, test, seed)
+        found = found if isinstance(found, Scores) else Scores(found)
+        score = np.asarray(found.anomaly_score, dtype=np.float64).ravel()
         expected = len(train if test is None else test)
         if len(score) != expected:
             raise ValueError(f"{self.name} must score {expected} rows, got {len(score)} scores.")
         if not np.isfinite(score).all():
             raise ValueError(f"{self.name} gave {np.sum(~np.isfinite(score))} scores that are not finite.")
-        return score
+        return found._replace(anomaly_score=score)
 
 
 # ------------------------------------------------------------------ neighbours
@@ -141,14 +162,16 @@ def _isolation_forest(train: Table, test: Table | None, seed: int) -> np.ndarray
 
 
 def _tabmoco(settings: Sequence[str] = ()) -> Score:
-    def score(train: Table, test: Table | None, seed: int) -> np.ndarray:
+    def score(train: Table, test: Table | None, seed: int) -> Scores:
         import tabmoco
 
         config = dataclasses.replace(tabmoco.PretrainConfig().override(settings), seed=seed)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             model = tabmoco.pretrain(train, config)
-            return model.score(train if test is None else test)["anomaly_score"].to_numpy()
+            found = model.score(train if test is None else test)
+        n_calibration = model.info()["index"]["n_calibration_rows"]
+        return Scores(found["anomaly_score"].to_numpy(), found["p_value"].to_numpy(), n_calibration)
 
     return score
 
