@@ -23,6 +23,7 @@ from tabmoco.devices import resolve_device
 from tabmoco.errors import CheckpointError, TableError
 from tabmoco.model import RowModel, build_untrained
 from tabmoco.model_files import check_target
+from tabmoco.neighbors.clumps import SUSPECT_SHARE, clumped_rows
 from tabmoco.neighbors.explain import usual_blame
 from tabmoco.neighbors.index import RowIndex
 from tabmoco.neighbors.reference import Points, Reference
@@ -32,7 +33,8 @@ from tabmoco.objectives.moco import MoCo
 from tabmoco.outside import OutsideRows
 from tabmoco.plausibility import corruption_plausibility
 from tabmoco.tables.cells import CellBatch
-from tabmoco.tables.notices import TabmocoWarning
+from tabmoco.tables.names import list_names
+from tabmoco.tables.notices import TabmocoWarning, warn
 from tabmoco.tables.preprocess import Preprocessor
 from tabmoco.tables.schema import infer_schema
 from tabmoco.tables.source import TableSource, open_table
@@ -60,6 +62,9 @@ MIN_OUTSIDE_ROWS = 12_000
 
 BLAMED_ROWS = 1_000
 """Reference rows on which it is measured what each column is usually blamed for."""
+
+N_CLUMPED_NAMED = 5
+"""Rows in clumps that a warning names."""
 
 FREE_SETTINGS = {"device": None, "optimize": {"checkpoint_seconds"}, "index": None}
 """Settings that a resumed run may change: they do not touch training."""
@@ -225,11 +230,24 @@ def _reference(model: RowModel, encoded: EncodedTable, kept: np.ndarray, held: n
         seed=seed,
         search_index=search_index,
     )
+    _look_for_clumps(model, reference, points, scored, seed)
     few = points[:BLAMED_ROWS]
     usual = usual_blame(reference, model.cell_space, few, reference.evidence(few))
     cells = encoded.cells[torch.from_numpy(scored)]
     errors = model.expectation.errors(cells, model.scalings(cells)[..., 0])
     return dataclasses.replace(reference, usual_blame=usual, expected_error=errors)
+
+
+def _look_for_clumps(model: RowModel, reference: Reference, points: Points, scored: np.ndarray, seed: int) -> None:
+    """Warn if it looks as if anomalies were among the reference rows."""
+    share, places = clumped_rows(points.vectors["cells"], points.content, seed=seed)
+    model.record["clumped_share"] = share
+    if share >= SUSPECT_SHARE:
+        examples = list_names(map(str, reference.names(scored[places[:N_CLUMPED_NAMED]]).to_pylist()))
+        warn(
+            f"{share:.0%} of the reference rows lie in clumps apart from all others, such as the rows {examples}. If "
+            "they are not normal, rows like them are not found strange; take them out and pretrain again."
+        )
 
 
 def _outside_points(model: RowModel, cells: CellBatch, seed: int) -> tuple[Points, np.ndarray]:
