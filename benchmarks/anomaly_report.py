@@ -36,6 +36,8 @@ def render(summary: Mapping[str, Any], facts: dict[str, Any], *, max_rows: int, 
     for name, setting in summary["settings"].items():
         lines += ["", f"## {TITLES[name]}", "", _best(setting), ""]
         lines += _tables(setting, "auroc") + [""] + _tables(setting, "auprc") + [""] + _overview(setting)
+    if summary["calibration"]:
+        lines += [""] + _calibration(summary["calibration"])
     if summary["full_size"]:
         lines += [""] + _full_size(summary["full_size"])
     lines += ["", "## Notes", ""] + [f"- {note}" for note in _notes(summary, published)]
@@ -123,6 +125,45 @@ def _targets(summary: Mapping[str, Any]) -> list[str]:
         met = {None: "not measured", True: "**yes**", False: "no"}[row["met"]]
         lines.append(f"| {row['target']} | {row['bound']} {row['wanted']:.3g} | {measured} | {met} |")
     return lines
+
+
+def _calibration(found: Mapping[str, Any]) -> list[str]:
+    """What share of normal rows is flagged where a share is asked for."""
+    asked = " | ".join(f"{rate:.0%}" for rate in found["rates"])
+    within = ", ".join(f"{share:.0%}" for share in found["within_two_sd"])
+    lines = [
+        "## Calibration",
+        "",
+        "One-class: share of normal rows, none of them learned from, that tabmoco's p-values flag where 1, 5 and 10 % "
+        "are asked for, in %, mean over seeds ± what chance allows a single run. Few calibration rows cannot promise "
+        "1 %: then the attainable share stands in brackets. Distance: largest gap between the p-values' distribution "
+        "and a uniform one, and in brackets what chance allows in 95 % of the cases.",
+        "",
+        f"| table | calibration rows | normal rows | {asked} | distance |",
+        "|---|---:|---:|" + "---:|" * (len(found["rates"]) + 1),
+    ]
+    for name, table in found["tables"].items():
+        shares = " | ".join(
+            _share(*values)
+            for values in zip(found["rates"], table["flagged"], table["attainable"], table["sd"], strict=True)
+        )
+        lines.append(
+            f"| {name} | {table['n_calibration']:,} | {table['n_normal']:,} | {shares} "
+            f"| {table['distance']:.3f} ({table['allowed']:.3f}) |"
+        )
+    mean = " | ".join(f"**{100 * share:.1f}**" for share in found["mean"])
+    return [
+        *lines,
+        f"| **mean** | | | {mean} | |",
+        "",
+        f"Of {found['runs']} runs {within} lie within two standard deviations of the share asked for (95 % would by "
+        f"chance), and {found['uniform']:.0%} have p-values that no test at 5 % tells from uniform ones.",
+    ]
+
+
+def _share(asked: float, flagged: float, attainable: float, sd: float) -> str:
+    bracket = "" if attainable > asked / 2 else f" ({100 * attainable:.1f})"
+    return f"{100 * flagged:.1f} ± {100 * sd:.1f}{bracket}"
 
 
 def _full_size(costs: Mapping[str, Any]) -> list[str]:

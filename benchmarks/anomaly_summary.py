@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.anomaly_protocol import CONFIRMATION, DEVELOPMENT, FAMILIES
+from benchmarks.anomaly_protocol import CONFIRMATION, DEVELOPMENT, FAMILIES, RATES
 from benchmarks.detectors import DETECTORS
 from benchmarks.runs import Run
 
@@ -51,6 +51,7 @@ def summarise(runs: Sequence[Run], full_size: Sequence[Run] = ()) -> dict[str, A
     }
     summary = {
         "settings": settings,
+        "calibration": calibration_of(runs),
         "full_size": _full_size(runs, full_size),
         "failures": [_failure(run, run["setting"]) for run in runs if "failure" in run]
         + [_failure(run, "whole table") for run in full_size if "failure" in run],
@@ -210,6 +211,54 @@ def _standing(name: str, mean: Mapping[str, pd.DataFrame], complete: list[str]) 
         facts |= {"wins": int((gain > TIE).sum()), "losses": int((gain < -TIE).sum())}
         facts["ties"] = len(gain) - facts["wins"] - facts["losses"]
     return facts
+
+
+def calibration_of(runs: Sequence[Run]) -> dict[str, Any]:
+    """Per table, what share of normal rows tabmoco's p-values flag, the share that is attainable and the standard
+    deviation that chance allows a run; and over all, how many runs lie within two of them."""
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        if run["detector"] == OURS and "calibration" in run:
+            found.setdefault(run["table"], []).append(run["calibration"])
+    if not found:
+        return {}
+    tables = {name: _calibration_of_table(rows) for name, rows in sorted(found.items())}
+    every = [_sampling(row) | row for rows in found.values() for row in rows]
+    within = [np.abs(np.subtract(row["flagged"], row["attainable"])) <= 2 * np.array(row["sd"]) + 1e-9 for row in every]
+    return {
+        "rates": list(RATES),
+        "tables": tables,
+        "mean": np.mean([table["flagged"] for table in tables.values()], axis=0).tolist(),
+        "runs": len(every),
+        "within_two_sd": np.mean(within, axis=0).tolist(),
+        "uniform": float(np.mean([row["distance"] <= row["allowed"] for row in every])),
+    }
+
+
+def _calibration_of_table(runs: Sequence[Run]) -> dict[str, Any]:
+    chance = [_sampling(run) for run in runs]
+    return {
+        "n_normal": runs[0]["n_normal"],
+        "n_calibration": runs[0]["n_calibration"],
+        "flagged": np.mean([run["flagged"] for run in runs], axis=0).tolist(),
+        "attainable": np.mean([row["attainable"] for row in chance], axis=0).tolist(),
+        "sd": np.mean([row["sd"] for row in chance], axis=0).tolist(),
+        "distance": float(np.mean([run["distance"] for run in runs])),
+        "allowed": float(np.mean([row["allowed"] for row in chance])),
+    }
+
+
+def _sampling(run: Run) -> dict[str, Any]:
+    """What chance allows: with `m` calibration and `n` normal rows a share `a` varies with variance
+    `a (1 − a) (1/n + 1/m)`, and a distance stays below `1.36 √(1/n + 1/m)` in 95 % of the cases (Smirnov 1948)."""
+    n_normal, n_calibration = run["n_normal"], run["n_calibration"]
+    attainable = np.floor(np.array(RATES) * (n_calibration + 1) + 1e-9) / (n_calibration + 1)
+    noise = 1 / n_normal + 1 / n_calibration
+    return {
+        "attainable": attainable.tolist(),
+        "sd": np.sqrt(attainable * (1 - attainable) * noise).tolist(),
+        "allowed": 1.36 * math.sqrt(noise),
+    }
 
 
 def _full_size(capped: Sequence[Run], whole: Sequence[Run]) -> dict[str, Any]:

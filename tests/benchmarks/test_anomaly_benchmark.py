@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks import anomaly, runs
-from benchmarks.anomaly_protocol import PUBLISHED_KNN, table_path
+from benchmarks.anomaly_protocol import PUBLISHED_KNN, calibration, table_path
 from benchmarks.anomaly_report import compare_with_published, plot, render
-from benchmarks.anomaly_summary import TARGETS, summarise
+from benchmarks.anomaly_summary import TARGETS, calibration_of, summarise
 from benchmarks.runs import Job, RunStore, Work, clock, isolated, run_jobs, seconds_left
 
 FACTS = {"commit": "abc1234", "versions": {"python": "3"}, "threads": 2}
@@ -211,6 +211,29 @@ def test_whole_tables_tell_what_size_costs(some_runs):
     measured = {row["target"]: row["measured"] for row in summary["targets"]}
     assert measured["seconds on the largest tables, in those of PyOD's KNN"] == 2.0
     assert measured["seconds for ten times the rows, in times"] == pytest.approx(10.0)
+
+
+def test_calibration_is_compared_with_what_chance_allows(some_runs):
+    generator = np.random.default_rng(0)
+    runs_with = []
+    for seed in range(200):  # conformal p-values of rows like the calibration rows
+        known, asked = np.sort(generator.random(499)), generator.random(400)
+        p_value = (1 + len(known) - np.searchsorted(known, asked)) / (1 + len(known))
+        runs_with.append(run_of("tabmoco", "wilt", 0.9, seed=seed) | {"calibration": calibration(p_value, len(known))})
+    found = calibration_of([*some_runs, *runs_with])
+    assert found["runs"] == 200
+    assert found["mean"] == pytest.approx([0.01, 0.05, 0.10], abs=0.005)
+    assert all(0.9 < share <= 1 for share in found["within_two_sd"])
+    assert 0.9 < found["uniform"] <= 1
+    skewed = [run | {"calibration": run["calibration"] | {"flagged": [0.1, 0.2, 0.3]}} for run in runs_with]
+    assert calibration_of(skewed)["within_two_sd"] == [0, 0, 0]
+    few = run_of("tabmoco", "wbc", 0.9) | {"calibration": calibration(np.array([0.2, 0.5]), 50)}
+    page = render(summarise([*some_runs, *runs_with, few]), PAGE_FACTS, max_rows=100)
+    assert "| wbc | 50 | 2 | 0.0 ± 0.0 (0.0) | 0.0 ± " in page
+    assert "Of 201 runs" in page
+    assert calibration_of(some_runs) == {} and "## Calibration" not in render(
+        summarise(some_runs), PAGE_FACTS, max_rows=100
+    )
 
 
 def test_a_failed_run_counts_as_chance_and_is_named(some_runs):

@@ -18,6 +18,7 @@ from benchmarks.anomaly_protocol import (
     PUBLISHED_KNN,
     TABLES,
     Split,
+    calibration,
     contaminated,
     dte,
     evaluate,
@@ -140,6 +141,26 @@ def test_a_perfect_order_is_measured_as_perfect():
     assert evaluate(split, "2NN-z", (), seed=0) == {"auroc": 1.0, "auprc": 1.0}
     turned = Split(train, split.test, 1 - split.label)
     assert evaluate(turned, "2NN-z", (), seed=0)["auroc"] == 0.0
+
+
+def test_calibration_is_the_shares_flagged_and_the_distance_from_uniform_p_values():
+    found = calibration(np.array([0.01, 0.04, 0.05, 0.08, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]), n_calibration=99)
+    assert found["flagged"] == [0.1, 0.3, 0.4]
+    assert found["distance"] == pytest.approx(0.4 - 0.08)
+    assert (found["n_normal"], found["n_calibration"]) == (10, 99)
+    steps = np.arange(1, 101) / 100
+    assert calibration(steps, n_calibration=99)["distance"] == pytest.approx(0.0)
+
+
+def test_only_tabmoco_learning_from_normal_rows_is_asked_for_calibration():
+    generator = np.random.default_rng(0)
+    train, test = (pa.table({"x": generator.normal(size=n)}) for n in (600, 200))
+    label = np.repeat([0, 1], [180, 20])
+    settings = ("optimize.steps=2", "encoder.d_block=16")
+    found = evaluate(Split(train, test, label), "tabmoco", settings, seed=0)["calibration"]
+    assert (found["n_normal"], found["n_calibration"]) == (180, 60)
+    assert "calibration" not in evaluate(Split(train, test, label), "2NN-z", (), seed=0)
+    assert "calibration" not in evaluate(Split(test, None, label), "tabmoco", settings, seed=0)
 
 
 @pytest.mark.parametrize("name", ["pendigits", "thyroid", "vowels", "wilt", "yeast"])
