@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from tabmoco.nn.columns import untemper
@@ -27,6 +27,9 @@ ERROR_QUANTILES = (0.05, 0.95)
 
 ERROR_CELLS, MIN_ERROR_ROWS = 20_000, 50
 """About how many cells of reference rows are hidden to learn these ends, and of how many rows at least."""
+
+HIDDEN_GROUPS = 50
+"""For that, so many times a row is looked at, at most: of more columns several are hidden at once."""
 
 TIED_DIGITS = 5
 """Shares that agree to so many digits count as equal and stand in the table's order: a row explained alone or in a
@@ -95,41 +98,47 @@ class Expectation:
         """
         expected: list[str | None] = []
         ends = torch.from_numpy(error)
-        for _, columns, number, logits in self._decoded_alone(cells, row, column):
+        for columns, number, logits in self._decoded_alone(cells, row, column):
             low, high = (untemper(number[..., 0] + ends[:, end]) for end in (0, 1))
             expected += expected_words(self.preprocessor, columns.numpy(), low, high, logits)
         return expected or [None] * len(row)
 
     def errors(self, cells: CellBatch, tempered: Float[Tensor, "N Sn"]) -> Float[np.ndarray, "Sn 2"]:
-        """5 % and 95 % quantile of the tempered number found minus the one expected when its cell alone is hidden."""
+        """5 % and 95 % quantile of the tempered number found minus the one expected when its cell is hidden: alone, or
+        in a wide table with a few others."""
         layout = self.preprocessor.layout
         columns = np.unique(np.asarray(layout.number_owner, dtype=np.int64))
         few = cells[: max(MIN_ERROR_ROWS, ERROR_CELLS // max(len(columns), 1))]
         error = np.zeros((layout.n_numbers, 2), dtype=np.float32)
-        row, column = np.tile(np.arange(len(few)), len(columns)), np.repeat(columns, len(few))
-        missed: list[list[np.ndarray]] = [[] for _ in range(layout.n_numbers)]
-        for rows, hidden, number, _ in self._decoded_alone(few, row, column):
-            difference = tempered[rows] - number[..., 0]
-            for slot, owner in enumerate(layout.number_owner):
-                there = (hidden == owner) & ~few.missing[rows, owner]
-                missed[slot].append(difference[there, slot].numpy())
-        for slot, parts in enumerate(missed):
-            if any(map(len, parts)):
-                error[slot] = np.quantile(np.concatenate(parts), ERROR_QUANTILES)
+        if self.decoder is None:
+            return error
+        for group in (columns[start::HIDDEN_GROUPS] for start in range(min(HIDDEN_GROUPS, len(columns)))):
+            hidden = torch.zeros(few.missing.shape, dtype=torch.bool)
+            hidden[:, group] = True
+            missed = tempered[: len(few)] - self._decode(few, hidden)[0][..., 0]
+            for slot in np.flatnonzero(np.isin(layout.number_owner, group)):
+                there = ~few.missing[:, layout.number_owner[slot]]
+                if there.any():
+                    error[slot] = np.quantile(missed[there, slot].numpy(), ERROR_QUANTILES)
         return error
 
-    @torch.inference_mode()
     def _decoded_alone(
         self, cells: CellBatch, row: np.ndarray, column: np.ndarray
-    ) -> Iterator[tuple[Tensor, Tensor, Tensor, list[Tensor]]]:
-        """Rows and columns, batch by batch, and what the decoder makes of each row with only that column hidden."""
+    ) -> Iterator[tuple[Tensor, Tensor, list[Tensor]]]:
+        """Columns, batch by batch, and what the decoder makes of each row with only that column hidden."""
         if self.decoder is None:
             return
-        device = next(self.encoder.parameters()).device
         for start in range(0, len(row), BATCH_ROWS):
             rows = torch.from_numpy(row[start : start + BATCH_ROWS])
             columns = torch.from_numpy(column[start : start + BATCH_ROWS])
             hidden = torch.zeros(len(rows), self.preprocessor.layout.n_columns, dtype=torch.bool)
             hidden[torch.arange(len(rows)), columns] = True
-            number, logits = self.decoder(self.encoder(cells[rows].to(device), hidden.to(device)))
-            yield rows, columns, number.cpu(), [logit.cpu() for logit in logits]
+            yield columns, *self._decode(cells[rows], hidden)
+
+    @torch.inference_mode()
+    def _decode(self, cells: CellBatch, hidden: Bool[Tensor, "N C"]) -> tuple[Float[Tensor, "N Sn 2"], list[Tensor]]:
+        """What the decoder expects of every cell when those in `hidden` cannot be seen, on the CPU."""
+        assert self.decoder is not None
+        device = next(self.encoder.parameters()).device
+        number, logits = self.decoder(self.encoder(cells.to(device), hidden.to(device)))
+        return number.cpu(), [logit.cpu() for logit in logits]

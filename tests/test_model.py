@@ -517,6 +517,22 @@ def test_errors_of_cells_are_quantiles_of_what_is_found_less_what_is_expected(mo
     np.testing.assert_allclose(error[slot], np.quantile(missed.numpy(), [0.05, 0.95]), atol=1e-4)
 
 
+def test_of_many_columns_several_are_hidden_at_once_each_of_them_once(model, monkeypatch):
+    cells = model.preprocessor.transform(next(iter(open_table(LEARNED.head(400)).batches())))
+    tempered = model.scalings(cells)[..., 0]
+    alone = model.expectation.errors(cells, tempered)
+    monkeypatch.setattr("tabmoco.expectation.HIDDEN_GROUPS", 2)
+    hidden = []
+    forward = model.encoder.forward
+    monkeypatch.setattr(model.encoder, "forward", lambda given, mask: hidden.append(mask[0]) or forward(given, mask))
+    together = model.expectation.errors(cells, tempered)
+    times = torch.stack(hidden).sum(0)
+    owners = sorted(set(model.preprocessor.layout.number_owner))
+    assert len(hidden) == 2 and (times[owners] == 1).all() and times.sum() == len(owners)
+    assert np.ptp(together, axis=1).mean() > np.ptp(alone, axis=1).mean()  # less is seen, so less is known
+    assert (np.ptp(together, axis=1) < 5 * np.ptp(alone, axis=1)).all()
+
+
 def test_a_column_without_values_has_no_errors(model):
     table = FEW.assign(price=None)
     cells = model.preprocessor.transform(next(iter(open_table(table).batches())))
