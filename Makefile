@@ -10,7 +10,7 @@ THREADS ?= 2
 export OMP_NUM_THREADS ?= $(THREADS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check format benchmark-anomaly benchmark-planted clean
+.PHONY: help demo test test-slow check format benchmark-anomaly benchmark-planted benchmark-few-label clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -48,9 +48,10 @@ $(BENCHMARKS_INSTALLED): $(INSTALLED)
 # They resume where they stopped; `make benchmark-anomaly BENCHMARK=--quick` takes a quarter of an hour.
 benchmark-anomaly: ## tabmoco against what people use today, on the 22 tables of DATA
 benchmark-planted: ## who finds planted anomalies, and who names their cells, on 8 mixed tables of DATA
-benchmark-anomaly benchmark-planted: $(BENCHMARKS_INSTALLED)
+benchmark-few-label: ## few labels: tabmoco against trees and linear models, on the 26 tables of DATA
+benchmark-anomaly benchmark-planted benchmark-few-label: $(BENCHMARKS_INSTALLED)
 	@test -n "$(DATA)" || { echo "DATA must name the folder of tables: make $@ DATA=..."; exit 2; }
-	$(PYTHON) -m benchmarks.$(@:benchmark-%=%) --data-dir $(DATA) --threads $(THREADS) $(BENCHMARK)
+	$(PYTHON) -m benchmarks.$(subst -,_,$(@:benchmark-%=%)) --data-dir $(DATA) --threads $(THREADS) $(BENCHMARK)
 
 clean: ## remove caches and the virtual environment
 	rm -rf $(VENV) .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -71,6 +71,10 @@ class Split:
     n_copies: int = 0
     """Test rows dropped as exact copies of training rows."""
 
+    copies: pa.Table | None = None
+    """The normal ones of these, as large a share of them as of the other normal rows. They only count where it is asked
+    how many normal rows are flagged: without them the rest would be stranger than normal rows are."""
+
     def facts(self) -> dict[str, int]:
         """Its size, for the record."""
         return {
@@ -101,8 +105,16 @@ def one_class(rows: pa.Table, label: np.ndarray, seed: int, max_rows: int = MAX_
     test = generator.permutation(np.concatenate([others, np.flatnonzero(label == 1)]))
     content = _content(rows)
     is_copy = np.isin(content[test], content[train])
-    test = _capped(test[~is_copy], label, max_rows, generator)
-    return Split(_take(rows, train), _take(rows, test), label[test], n_copies=int(is_copy.sum()))
+    copies, kept = test[is_copy & (label[test] == 0)], test[~is_copy]
+    test = _capped(kept, label, max_rows, generator)
+    share = (label[test] == 0).sum() / max((label[kept] == 0).sum(), 1)
+    return Split(
+        _take(rows, train),
+        _take(rows, test),
+        label[test],
+        n_copies=int(is_copy.sum()),
+        copies=_take(rows, copies[: round(share * len(copies))]),
+    )
 
 
 def contaminated(rows: pa.Table, label: np.ndarray, seed: int, max_rows: int = MAX_ROWS) -> Split:
@@ -133,13 +145,18 @@ SETTINGS: dict[str, Callable[..., Split]] = {"one_class": one_class, "contaminat
 def evaluate(split: Split, detector: str, settings: Sequence[str], seed: int) -> dict[str, Any]:
     """AUROC and AUPRC (average precision) of a detector's scores; and how its p-values, if it has any, are spread over
     the normal rows, where all rows learned from were normal."""
-    found = build_detector(detector, settings).scores(split.train, split.test, seed)
+    chosen = build_detector(detector, settings)
+    with_copies = split.copies is not None and chosen.has_p_values
+    asked = pa.concat_tables([split.test, split.copies]) if with_copies else split.test
+    found = chosen.scores(split.train, asked, seed)
+    score = found.anomaly_score[: len(split.label)]
     measured: dict[str, Any] = {
-        "auroc": float(roc_auc_score(split.label, found.anomaly_score)),
-        "auprc": float(average_precision_score(split.label, found.anomaly_score)),
+        "auroc": float(roc_auc_score(split.label, score)),
+        "auprc": float(average_precision_score(split.label, score)),
     }
     if found.p_value is not None and split.test is not None:
-        measured["calibration"] = calibration(found.p_value[split.label == 0], found.n_calibration)
+        label = np.pad(split.label, (0, len(found.p_value) - len(split.label)))  # copies are normal rows
+        measured["calibration"] = calibration(found.p_value[label == 0], found.n_calibration)
     return measured
 
 

@@ -134,10 +134,10 @@ def _calibration(found: Mapping[str, Any]) -> list[str]:
     lines = [
         "## Calibration",
         "",
-        "One-class: share of normal rows, none of them learned from, that tabmoco's p-values flag where 1, 5 and 10 % "
-        "are asked for, in %, mean over seeds ± what chance allows a single run. Few calibration rows cannot promise "
-        "1 %: then the attainable share stands in brackets. Distance: largest gap between the p-values' distribution "
-        "and a uniform one, and in brackets what chance allows in 95 % of the cases.",
+        "One-class: share of normal rows, none of them learned from but copies of such among them, that tabmoco's "
+        "p-values flag where 1, 5 and 10 % are asked for, in %, mean over seeds ± what chance allows a single run. "
+        "Few calibration rows cannot promise 1 %: then the attainable share stands in brackets. Distance: largest gap "
+        "between the p-values' distribution and a uniform one, and in brackets what chance allows in 95 % of cases.",
         "",
         f"| table | calibration rows | normal rows | {asked} | distance |",
         "|---|---:|---:|" + "---:|" * (len(found["rates"]) + 1),

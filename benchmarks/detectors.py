@@ -73,6 +73,10 @@ class Detector:
     """What 10,000 rows take, roughly; for the first estimate of the time that is left."""
 
     @property
+    def has_p_values(self) -> bool:
+        return self.family == "tabmoco"
+
+    @property
     def is_rival(self) -> bool:
         return self.family not in ("tabmoco", "sum")
 

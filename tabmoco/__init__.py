@@ -16,7 +16,15 @@ if TYPE_CHECKING:
         PretrainConfig,
     )
     from tabmoco.errors import TabmocoError
-    from tabmoco.estimators import TabMoCoDetector, TabMoCoEmbedder
+    from tabmoco.estimators import (
+        InContextClassifier,
+        TabMoCoClassifier,
+        TabMoCoDetector,
+        TabMoCoEmbedder,
+        TabMoCoRegressor,
+    )
+    from tabmoco.evaluation.context import context_rows
+    from tabmoco.evaluation.probes import ProbeResult, probe
     from tabmoco.model import RowModel
     from tabmoco.tables.schema import Schema, infer_schema
     from tabmoco.tables.source import open_table
@@ -28,18 +36,24 @@ _HOME = {
     "CorruptionConfig": "tabmoco.config",
     "DataConfig": "tabmoco.config",
     "EncoderConfig": "tabmoco.config",
+    "InContextClassifier": "tabmoco.estimators",
     "IndexConfig": "tabmoco.config",
     "ObjectiveConfig": "tabmoco.config",
     "OptimizeConfig": "tabmoco.config",
     "PretrainConfig": "tabmoco.config",
+    "ProbeResult": "tabmoco.evaluation.probes",
     "RowModel": "tabmoco.model",
     "Schema": "tabmoco.tables.schema",
+    "TabMoCoClassifier": "tabmoco.estimators",
     "TabMoCoDetector": "tabmoco.estimators",
     "TabMoCoEmbedder": "tabmoco.estimators",
+    "TabMoCoRegressor": "tabmoco.estimators",
     "TabmocoError": "tabmoco.errors",
+    "context_rows": "tabmoco.evaluation.context",
     "infer_schema": "tabmoco.tables.schema",
     "open_table": "tabmoco.tables.source",
     "pretrain": "tabmoco.training.pretrain",
+    "probe": "tabmoco.evaluation.probes",
 }
 """Module of each public name; imported when the name is first used, so that `import tabmoco` stays light."""
 
@@ -47,19 +61,25 @@ __all__ = [
     "CorruptionConfig",
     "DataConfig",
     "EncoderConfig",
+    "InContextClassifier",
     "IndexConfig",
     "ObjectiveConfig",
     "OptimizeConfig",
     "PretrainConfig",
+    "ProbeResult",
     "RowModel",
     "Schema",
+    "TabMoCoClassifier",
     "TabMoCoDetector",
     "TabMoCoEmbedder",
+    "TabMoCoRegressor",
     "TabmocoError",
     "__version__",
+    "context_rows",
     "infer_schema",
     "open_table",
     "pretrain",
+    "probe",
 ]
 
 

@@ -73,6 +73,11 @@ def model_card(model: RowModel) -> str:
             f"Up to {config.objective.queue_size:,} keys, vectors of training rows, each with the row's position and a "
             "hash of its cells (objectives.safetensors).",
         ]
+    if "memory_bank" in config.objective.weights:
+        lines += [
+            f"A vector for each of the {record.get('n_rows', 0):,} rows of the table, with a hash of its cells "
+            "(objectives.safetensors).",
+        ]
     if reference is not None:
         lines += [
             f"{len(reference):,} reference rows as embeddings, from which a decoder can guess cells, each with a hash "

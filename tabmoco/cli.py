@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
@@ -36,6 +36,7 @@ from tabmoco.cli_options import (
     Settings,
     build_config,
     data_settings,
+    objective_setting,
     parse_positions,
 )
 from tabmoco.config import DataConfig, PretrainConfig
@@ -122,6 +123,10 @@ def pretrain(
     id_column: IdColumn = None,
     config: ConfigFile = None,
     settings: Settings = None,
+    objective: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME[=WEIGHT]", help="What to learn, instead of the default. Repeatable."),
+    ] = None,
     steps: Annotated[int | None, typer.Option(metavar="N", help="Train for so many steps.")] = None,
     epochs: Annotated[float | None, typer.Option(metavar="N", help="Train for so many passes over the rows.")] = None,
     minutes: Annotated[float | None, typer.Option(metavar="N", help="Train for so long.")] = None,
@@ -147,7 +152,7 @@ def pretrain(
         "device": device,
         "seed": seed,
     }
-    plan = build_config(config, settings, changes)
+    plan = build_config(config, [*(settings or []), *objective_setting(objective)], changes)
     from tabmoco.training.pretrain import pretrain as run
 
     model = run(_open(data, plan.data), plan, out=out, resume=resume, overwrite=overwrite, progress=not quiet)
@@ -291,6 +296,34 @@ def search(
         if console.wants_rows(out):
             console.print_neighbours(first.rows)
         console.print_sent(sent, unit="neighbours")
+
+
+@command("tabmoco probe model people.parquet --target income --seeds 3")
+def probe(
+    model: ModelFolder,
+    data: Data,
+    target: Annotated[str, typer.Option(metavar="COLUMN", help="Column to predict, which the model never saw.")],
+    task: Annotated[
+        str, typer.Option(metavar="auto|classification|regression", help="What the target is; told by its kind.")
+    ] = "auto",
+    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Random splits to average over.")] = 3,
+    labels: Annotated[
+        int | None, typer.Option(min=2, metavar="N", help="Rows to learn from; by default 70 in 100.")
+    ] = None,
+    device: Device = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Show what the embeddings know of a column that the model never saw."""
+    loaded = _load(model, device)
+    from tabmoco.evaluation.probes import probe as run
+    from tabmoco.tables.source import open_table
+
+    found = run(loaded, open_table(data), target=target, task=cast(Any, task), seeds=seeds, n_labels=labels)
+    if json:
+        console.print_json(found.to_json())
+    else:
+        console.print_probe(found)
 
 
 @command("tabmoco config > run.toml")

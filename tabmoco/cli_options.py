@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -76,6 +77,21 @@ def data_settings(
         "data.kinds": {name: kind for name, _, kind in pairs} or None,
         "data.id_column": id_column,
     }
+
+
+def objective_setting(objectives: list[str] | None) -> list[str]:
+    """`--objective byol --objective masked_cells=0.5` as the setting they stand for, in place of the default's."""
+    weights = {}
+    for entry in objectives or []:
+        name, sign, weight = entry.partition("=")
+        try:
+            weights[name] = float(weight) if sign else 1.0
+        except ValueError:
+            name = ""
+        if not name:
+            raise ConfigError(f"--objective must look like NAME or NAME=WEIGHT, for instance byol=0.5, got {entry!r}.")
+    pairs = ", ".join(f"{json.dumps(name)} = {weight!r}" for name, weight in weights.items())
+    return [f"objective.weights={{{pairs}}}"] if weights else []
 
 
 def parse_names(lists: list[str] | None) -> list[str] | None:

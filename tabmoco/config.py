@@ -73,6 +73,9 @@ class CorruptionConfig:
     mask: tuple[float, float] = (0.0, 0.3)
     """Range of the share of cells in the query view that are hidden."""
 
+    local_swap: tuple[float, float] = (0.5, 0.9)
+    """The same as `query_swap` for the local views, which only the objective dino asks for: heavier damage."""
+
     noise: tuple[float, float] = (0.05, 1.0)
     """Range of the Gaussian noise on the query view's numbers, in standard deviations, log-uniform per row; noisy rows
     are a share `noisy_rows` of the batch."""
@@ -89,7 +92,7 @@ class CorruptionConfig:
 
     def __post_init__(self) -> None:
         _check_types(self)
-        for name in ("query_swap", "key_swap", "mask", "outside_rate"):
+        for name in ("query_swap", "key_swap", "mask", "local_swap", "outside_rate"):
             _range(self, name, 0.0, 1.0)
         _range(self, "noise", 0.0, 100.0)
         _between(self, noisy_rows=(0.0, 1.0), outside_rows=(0.0, 1.0))
@@ -117,11 +120,20 @@ class EncoderConfig:
     d_embedding: int = 256
     """Width `D` of a row's embedding."""
 
+    norm: Literal["layer", "batch"] = "layer"
+    """Norm inside the blocks of the resnet. Batch: statistics of groups of the batch in training and running ones
+    afterwards; by them rows know of one another, so moco and moco_v3 shuffle their keys, see objective.shuffle_keys."""
+
     dropout: float = 0.0
     """Dropout inside the backbone's blocks, in training only. 0 to below 1."""
 
     def __post_init__(self) -> None:
         _check_types(self)
+        if self.norm == "batch" and self.backbone != "resnet":
+            raise ConfigError(
+                f"encoder.norm = batch needs encoder.backbone = resnet, got encoder.backbone={self.backbone}; the mlp "
+                "has no norms and the transformer's are those of layers."
+            )
         _at_least(self, d_token=2, d_block=1, n_blocks=1, d_embedding=2)
         _between(self, dropout=(0.0, 0.99))
 
@@ -134,23 +146,60 @@ class ObjectiveConfig:
     """Objective by name and its weight in the loss."""
 
     queue_size: int = 4_096
-    """Past keys `K` kept as negatives. 1 or more; any batch size fits (He et al. 2020, section 3.2)."""
+    """Past keys `K` kept as negatives. 1 or more; any batch size fits (He et al. 2020, section 3.2). For memory_bank
+    the slots drawn as negatives in each step."""
+
+    queue_replacement: Literal["oldest", "random"] = "oldest"
+    """Which keys of a full queue give way to new ones."""
+
+    mask_duplicates: bool = True
+    """Whether a row's own past keys, and those of its exact duplicates, are left out of moco's negatives."""
 
     temperature: float = 0.05
-    """Temperature τ of InfoNCE. Above 0."""
+    """Temperature τ of InfoNCE in moco, moco_v3, simclr and memory_bank. Above 0."""
 
     ema_momentum: float = 0.99
     """Momentum m of the target at the start: θk ← m·θk + (1−m)·θq. 0 to 1."""
 
     ema_momentum_end: float | None = None
-    """Momentum at the end of a cosine ramp; none keeps it constant."""
+    """Momentum at the end of a cosine ramp. None keeps that of moco constant and lets those of moco_v3, byol and dino
+    rise to 1, as in their papers; for a constant one give the momentum at the start."""
 
     head: Literal["none", "linear", "mlp"] = "none"
     """Projection head, used in training only (linear: MoCo v1; mlp: MoCo v2). Without one the contrast acts on the
-    embedding itself, which on tables finds rows better than any head."""
+    embedding itself, which on tables finds rows better than any head. moco, simclr and memory_bank heed it; moco_v3,
+    byol and dino always have an MLP, on which their papers rely."""
 
     d_projection: int = 128
     """Width `P` of the head's output; without a head it is that of the embedding."""
+
+    shuffle_keys: bool = True
+    """Whether moco and moco_v3 shuffle their keys among the groups of the batch that share statistics, when
+    encoder.norm = batch (He et al. 2020, section 3.3). Without it the statistics give the right key away."""
+
+    freeze_tokens: bool = False
+    """Whether the layer that makes tokens of cells stays as it was drawn, against unstable training of transformers
+    (Chen, Xie, He 2021, section 4.2: random patch projection)."""
+
+    slot_momentum: float = 0.5
+    """Momentum of memory_bank's slots: slot ← m·slot + (1−m)·projection, each time its row is seen. 0 to 1."""
+
+    n_prototypes: int = 1_024
+    """Prototypes that dino tells rows apart by. 2 or more."""
+
+    target_temperature: float = 0.04
+    """Temperature of the target's distribution over prototypes in dino; the encoder's is 0.1, and the lower this one,
+    the sharper what it learns from (Caron et al. 2021, section 3.1). Above 0."""
+
+    centre_momentum: float = 0.9
+    """Momentum of the centre that dino subtracts from the target's cosines (Caron et al. 2021, equation 4). 0 to 1."""
+
+    n_local_views: int = 2
+    """Local views per row in dino, beside the query and the key view; see corruption.local_swap. 0 or more."""
+
+    detection_weight: float = 0.0
+    """Weight that masked_cells gives to telling which cells were changed (Yoon et al. 2020, section 4.1: mask vector
+    estimation), beside rebuilding them. 0 leaves it out."""
 
     def __post_init__(self) -> None:
         _check_types(self)
@@ -158,8 +207,10 @@ class ObjectiveConfig:
             raise ConfigError(
                 f"objective.weights must name at least one objective, each with a weight above 0, got {self.weights}."
             )
-        _at_least(self, queue_size=1, d_projection=2)
-        _between(self, temperature=(1e-3, 100.0), ema_momentum=(0.0, 1.0), ema_momentum_end=(0.0, 1.0))
+        _at_least(self, queue_size=1, d_projection=2, n_prototypes=2, n_local_views=0, detection_weight=0.0)
+        _between(self, temperature=(1e-3, 100.0), target_temperature=(1e-3, 100.0))
+        for name in ("ema_momentum", "ema_momentum_end", "slot_momentum", "centre_momentum"):
+            _between(self, **{name: (0.0, 1.0)})
 
 
 @dataclass(frozen=True)

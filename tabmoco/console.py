@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import unicodedata
@@ -23,6 +24,7 @@ from tabmoco.tables.notices import TabmocoWarning
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from tabmoco.evaluation.probes import ProbeResult
     from tabmoco.tables.schema import Column, Schema
 
 USER_ERROR = 2
@@ -165,6 +167,33 @@ def print_neighbours(first: pa.Table) -> None:
         query = row[name] if row["rank"] == 1 else ""
         _add(table, query, row["rank"], row["neighbour_row_id"], f"{row['similarity']:.4f}")
     _print("Most similar rows", table)
+
+
+FIGURES = {"auroc": "AUROC", "accuracy": "accuracy", "log_loss": "log loss", "rmse": "RMSE", "r2": "R²"}
+
+
+def print_probe(result: ProbeResult) -> None:
+    """Figures of every probe on every input, mean ± standard deviation over the seeds."""
+    table = _table("input", "probe", *(f">{FIGURES[name]}" for name in result.names))
+    for probe in result.figures:
+        if table.row_count and probe.probe == result.figures[0].probe:
+            table.add_section()
+        told = [_with_spread(probe.mean(name), probe.spread(name)) for name in result.names]
+        _add(table, probe.input, probe.probe, *told)
+    kind = f"{result.n_classes:,} classes" if result.n_classes else "numbers"
+    _print(
+        f"What rows tell of {_short(result.target)}: {kind}, learned from {result.n_learned:,} rows, tested on "
+        f"{result.n_tested:,}",
+        table,
+    )
+    if result.n_left_out:
+        print_line(f"{result.n_left_out:,} rows without a {_short(result.target)} were left out.")
+
+
+def _with_spread(mean: float, spread: float) -> str:
+    if math.isnan(mean):
+        return "-"
+    return f"{mean:.4g}" if math.isnan(spread) else f"{mean:.4g} ± {spread:.2g}"
 
 
 def wants_rows(out: Path | None) -> bool:

@@ -62,6 +62,10 @@ class Corruption:
         """The view the target sees: by default the clean row."""
         return self.swap(cells, self.draw(cells, self.config.key_swap, generator), generator)
 
+    def local_view(self, cells: CellBatch, generator: Generator) -> View:
+        """A further view with other, heavier damage."""
+        return self.swap(cells, self.draw(cells, self.config.local_swap, generator), generator)
+
     def outside(self, cells: CellBatch, generator: Generator) -> CellBatch:
         """Rows that lie outside the data: every second one has swapped cells, the others noise of log-normal scale on
         their numbers; how many cells is drawn per row. In a table without numbers all have swapped cells."""

@@ -46,12 +46,12 @@ def build_encoder(preprocessor: Preprocessor, config: PretrainConfig) -> RowEnco
         return RowEncoder(preprocessor.layout, preprocessor.knots, preprocessor.knot_scores, config.encoder)
 
 
-def build_untrained(preprocessor: Preprocessor, config: PretrainConfig) -> Pretext:
-    """Encoder and objectives as they are before the first step."""
+def build_untrained(preprocessor: Preprocessor, config: PretrainConfig, *, n_rows: int = 0) -> Pretext:
+    """Encoder and objectives as they are before the first step; `n_rows` of the whole table, for a memory bank."""
     encoder = build_encoder(preprocessor, config)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed + 1)
-        return build_pretext(encoder, preprocessor.layout, config)
+        return build_pretext(encoder, preprocessor.layout, config, n_rows=n_rows)
 
 
 @dataclass

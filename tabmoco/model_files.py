@@ -7,7 +7,7 @@
 | schema.json | the columns, their kinds and what the preprocessor knows of them |
 | preprocessor.safetensors | its arrays: quantiles and text statistics |
 | encoder.safetensors | the encoder |
-| objectives.safetensors | heads, target and queue |
+| objectives.safetensors | heads, target, queue, bank and centre |
 | index.safetensors | reference rows as points in every space, the whitening, the forests, usual blame and errors |
 | ids.arrow | their names, if the table has an id column |
 | calibration.json | the scales and weights of the evidence and the calibration scores |
@@ -44,11 +44,18 @@ from tabmoco.model import RowModel, build_untrained
 from tabmoco.neighbors.anomaly import Calibration, PieceScale
 from tabmoco.neighbors.forest import OutsideForest
 from tabmoco.neighbors.index import RowIndex
-from tabmoco.neighbors.reference import DISTANCE_SPACES, FOREST_VECTORS, SEARCH_SPACE, WEIGHTS, Reference
+from tabmoco.neighbors.reference import (
+    DISTANCE_SPACES,
+    FOREST_VECTORS,
+    SEARCH_SPACE,
+    UNFITTED,
+    WEIGHTS,
+    Reference,
+)
 from tabmoco.neighbors.whitening import Whitening
 from tabmoco.tables.preprocess import Preprocessor
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 MANIFEST = "manifest.json"
 
@@ -153,11 +160,11 @@ def _read(directory: Path, files: set[str], device: str) -> RowModel:
     config = PretrainConfig.from_toml(directory / "config.toml")
     arrays = safetensors.numpy.load_file(directory / "preprocessor.safetensors")
     preprocessor = Preprocessor.from_state(_read_json(directory / "schema.json"), arrays)
-    pretext = build_untrained(preprocessor, config)
+    record = _read_json(directory / "record.json")
+    pretext = build_untrained(preprocessor, config, n_rows=record.get("n_rows", 0))
     _restore(pretext.encoder, directory / "encoder.safetensors")
     _restore(pretext.objectives, directory / "objectives.safetensors")
     reference = _read_reference(directory, files) if "index.safetensors" in files else None
-    record = _read_json(directory / "record.json")
     lines = (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     record["metrics"] = [json.loads(line) for line in lines]
     model = RowModel(config, preprocessor, pretext, reference, record, resolve_device(device))
@@ -201,9 +208,11 @@ def _check_widths(model: RowModel, reference: Reference) -> None:
                 f"the trees must split on the {splits[name]} coordinates of the {FOREST_VECTORS[name]}, got "
                 f"{forest.coordinate.max() + 1}; train the model again."
             )
-    if ("residual" in reference.calibration.scales) != (model.decoder is not None):
+    held_out = reference.calibration.held_out
+    if ("residual" in reference.calibration.scales) != (model.decoder is not None and held_out):
         raise ModelFileError(
-            "the calibration must be of the residual if the model rebuilds cells, and only then; train the model again."
+            "the calibration must be of the residual if the model rebuilds cells and rows were kept out, and only "
+            "then; train the model again."
         )
 
 
@@ -254,10 +263,11 @@ def _check_reference(reference: Reference) -> None:
         raise ModelFileError(
             "the index must hold a content hash per row, to tell its exact twin; train the model again."
         )
-    if not WEIGHTS.keys() - {"residual"} <= calibration.scales.keys() <= WEIGHTS.keys():
+    expected = WEIGHTS.keys() if calibration.held_out else set(UNFITTED)
+    if not expected - {"residual"} <= calibration.scales.keys() <= expected:
         raise ModelFileError(
-            f"the calibration must be of {', '.join(WEIGHTS)}, got {', '.join(calibration.scales)}; train the model "
-            "again."
+            f"the calibration must be of {', '.join(sorted(expected))}, got {', '.join(calibration.scales)}; train the "
+            "model again."
         )
     if reference.usual_blame.keys() != calibration.scales.keys():
         raise ModelFileError(

@@ -15,6 +15,7 @@ from tabmoco.config import CorruptionConfig, EncoderConfig, ObjectiveConfig, Opt
 from tabmoco.corruption import Corruption
 from tabmoco.nn.encoder import RowEncoder
 from tabmoco.objectives import Step
+from tabmoco.objectives import make_step as draw_step
 from tabmoco.tables.cells import CellBatch, Layout
 from tabmoco.tables.scalings import fit_knots
 
@@ -92,7 +93,8 @@ def small_config() -> PretrainConfig:
 
 @pytest.fixture(scope="session")
 def make_step() -> MakeStep:
-    """`make_step(layout, cells, seed=0, **corruption_settings)`: one training step over all rows of `cells`."""
+    """`make_step(layout, cells, seed=0, n_local_views=0, **corruption_settings)`: one training step over all rows of
+    `cells`."""
     return _make_step
 
 
@@ -124,16 +126,11 @@ def _build_encoder(layout: Layout, *, seed: int = 0, **encoder_settings: object)
         return RowEncoder(layout, knots, scores, config).eval()
 
 
-def _make_step(layout: Layout, cells: CellBatch, *, seed: int = 0, **corruption_settings: object) -> Step:
+def _make_step(
+    layout: Layout, cells: CellBatch, *, seed: int = 0, n_local_views: int = 0, **corruption_settings: object
+) -> Step:
     config = dataclasses.replace(CorruptionConfig(), **corruption_settings)
     corruption = Corruption(_draw_cells(layout, 100, seed=7), layout, config)
     generator = torch.Generator().manual_seed(seed)
-    return Step(
-        row=torch.arange(len(cells)),
-        content=cells.content_hash(),
-        clean=cells,
-        query=corruption.query_view(cells, generator),
-        key=corruption.key_view(cells, generator),
-        outside=corruption.outside(cells[: round(config.outside_rows * len(cells))], generator),
-        progress=0.0,
-    )
+    rows = cells, torch.arange(len(cells)), cells.content_hash()
+    return draw_step(corruption, *rows, generator, n_local_views=n_local_views)

@@ -53,6 +53,13 @@ def model() -> RowModel:
     return pretrain(make_table(520), dataclasses.replace(SMALL, data=DataConfig(id_column="order")))
 
 
+def test_a_bank_of_all_rows_is_declared(card):
+    objective = dataclasses.replace(SMALL.objective, weights={"memory_bank": 1.0})
+    with_bank = model_card(pretrain(make_table(60), dataclasses.replace(SMALL, objective=objective)))
+    assert "A vector for each of the 60 rows of the table" in with_bank
+    assert "A vector for each" not in card and "Up to" not in with_bank
+
+
 @pytest.fixture(scope="module")
 def card(model) -> str:
     return model_card(model)

@@ -24,6 +24,7 @@ import tabmoco.training.pretrain
 from tabmoco.cli import app
 from tabmoco.errors import Interrupted, TabmocoError
 from tabmoco.model import RowModel
+from tabmoco.objectives import OBJECTIVES
 from tabmoco.tables.notices import TabmocoWarning
 
 N_ROWS = 120
@@ -144,6 +145,22 @@ def test_pretrain_turns_options_into_settings(data, tmp_path, monkeypatch):
     assert config.data.exclude == ("class",)
     assert seen["out"] == tmp_path / "m"
     assert (seen["overwrite"], seen["resume"], seen["progress"]) == (True, False, True)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_an_objective_can_be_asked_for_by_name(data, tmp_path, name):
+    options = ["--steps", 2, "--set", "encoder.d_block=16", "--set", "objective.n_prototypes=8", "--quiet"]
+    succeed("pretrain", data, "--out", tmp_path / "m", "--objective", name, *options)
+    assert json.loads(succeed("info", tmp_path / "m", "--json").stdout)["objective"] == {name: 1.0}
+    succeed("score", tmp_path / "m", data, "--out", tmp_path / "s.parquet", "--quiet")
+    assert np.isfinite(pq.read_table(tmp_path / "s.parquet")["anomaly_score"].to_numpy()).all()
+
+
+def test_objectives_are_weighed_in_place_of_the_defaults(data, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(tabmoco.training.pretrain, "pretrain", lambda table, config, **_: seen.append(config))
+    succeed("pretrain", data, "--out", tmp_path / "m", "--objective", "simclr", "--objective", "masked_cells=0.5")
+    assert seen[0].objective.weights == {"simclr": 1.0, "masked_cells": 0.5}
 
 
 def test_pretrain_as_json_says_nothing_else(data, tmp_path):
@@ -321,6 +338,9 @@ def test_overwrite_replaces_a_result_but_never_the_input(model, data, tmp_path):
         (["schema", "DATA", "--id-column", "tickets"], ["tickets", "ticket"]),
         (["schema", "DATA", "--config", "nothing.toml"], ["nothing.toml", "No such file"]),
         (["pretrain", "DATA", "--out", "m", "--set", "objective.queue_sise=4"], ["queue_sise", "objective.queue_size"]),
+        (["pretrain", "DATA", "--out", "m", "--objective", "mocco"], ["'mocco'", "moco, "]),
+        (["pretrain", "DATA", "--out", "m", "--objective", "moco=much"], ["NAME=WEIGHT", "'moco=much'"]),
+        (["pretrain", "DATA", "--out", "m", "--objective", "moco=-1"], ["weight above 0", "-1"]),
         (["pretrain", "DATA", "--out", "m", "--set", "seed"], ["seed", "objective.queue_size=8192"]),
         (["pretrain", "DATA", "--out", "m", "--steps", "5", "--minutes", "1"], ["steps and minutes"]),
         (["pretrain", "DATA", "--out", "m", "--steps", "0"], ["steps must be above 0"]),
@@ -414,6 +434,47 @@ def test_progress_is_drawn_on_a_terminal_only(model, data, tmp_path, monkeypatch
     assert "Embedding" in succeed("embed", model, data, "--out", tmp_path / "b.csv").stderr
     assert succeed("embed", model, data, "--out", tmp_path / "c.csv", "--quiet").stderr == ""
     json.loads(succeed("embed", model, data, "--out", tmp_path / "d.csv", "--json").stdout)
+
+
+# ---------------------------------------------------------------- probe
+
+
+@pytest.fixture(scope="module")
+def labelled(data) -> Path:
+    table = make_table()
+    size = np.array(table["size"])
+    path = data.parent / "labelled.parquet"
+    labels = [None if row < 10 else "large" if value > 0 else "[b]small[/b]" for row, value in enumerate(size)]
+    pq.write_table(table.append_column("label", pa.array(labels)).append_column("price", pa.array(10 * size)), path)
+    return path
+
+
+def test_probe_compares_the_embedding_with_what_it_has_to_beat(model, labelled):
+    output = succeed("probe", model, labelled, "--target", "label", "--seeds", 2).stdout
+    assert "What rows tell of label: 2 classes, learned from 77 rows, tested on 33" in output
+    assert "10 rows without a label were left out." in output
+    assert [line.split("  ")[0] for line in output.splitlines()[2:10:2]] == [
+        "embedding", "cells", "untrained encoder", "PCA of the cells",
+    ]  # fmt: skip
+    assert "linear probe" in output and "kNN probe" in output and "AUROC" in output and "±" in output
+
+
+def test_probe_as_json_holds_every_seed(model, labelled):
+    found = json.loads(succeed("probe", model, labelled, "--target", "price", "--labels", 50, "--json").stdout)
+    assert (found["task"], found["n_learned"], found["n_tested"], found["n_left_out"]) == ("regression", 50, 70, 0)
+    assert len(found["figures"]) == 8 and len(found["figures"][0]["r2"]["values"]) == 3
+    classes = succeed("probe", model, labelled, "--target", "label", "--task", "classification", "--json")
+    assert json.loads(classes.stdout)["n_classes"] == 2
+
+
+def test_probe_refuses_a_column_that_the_model_saw(model, labelled):
+    line = refuse("probe", model, labelled, "--target", "class")
+    assert line == (
+        "Error: the target must be a column that the model never saw, but it was trained on 'class', so the figures "
+        "would mislead; pretrain again with --exclude class."
+    )
+    assert "'lable'" in refuse("probe", model, labelled, "--target", "lable")
+    assert "task must be" in refuse("probe", model, labelled, "--target", "label", "--task", "sort")
 
 
 # ---------------------------------------------------------------- the program

@@ -104,6 +104,15 @@ def test_override_leaves_the_original_alone():
         ("corruption.mask=[0.5, 0.2]", "mask must be a range .* low end first"),
         ("objective.weights={moco = 0}", "weights must name .* above 0"),
         ("objective.weights={}", "weights must name at least one objective"),
+        ("objective.queue_replacement=newest", "queue_replacement must be one of oldest, random, got 'newest'"),
+        ("objective.target_temperature=0", "target_temperature must lie between .* got target_temperature=0.0"),
+        ("objective.slot_momentum=1.5", "slot_momentum must lie between 0.0 and 1.0, got slot_momentum=1.5"),
+        ("objective.centre_momentum=-1", "centre_momentum must lie between 0.0 and 1.0"),
+        ("objective.n_prototypes=1", "n_prototypes must be at least 2, got n_prototypes=1"),
+        ("objective.n_local_views=-1", "n_local_views must be at least 0"),
+        ("objective.detection_weight=-0.5", "detection_weight must be at least 0"),
+        ("corruption.local_swap=[0.9, 0.5]", "local_swap must be a range .* low end first"),
+        ("encoder.norm=group", "encoder.norm must be one of layer, batch, got 'group'"),
         ("data.kinds={a = 'nummer'}", "data.kinds.a must be one of number, .* got 'nummer'"),
         ("index.rows=0", "index.rows must be auto, queue, all or a number of rows above 0, got 0"),
         ("index.rows=some", "index.rows must be"),
@@ -116,6 +125,14 @@ def test_override_leaves_the_original_alone():
 def test_a_mistake_is_named_with_its_remedy(assignment, message):
     with pytest.raises(ConfigError, match=message):
         PretrainConfig().override([assignment])
+
+
+@pytest.mark.parametrize("backbone", ["mlp", "ft_transformer"])
+def test_batch_norm_is_refused_where_there_is_none_to_put(backbone):
+    message = f"norm = batch needs encoder.backbone = resnet, got encoder.backbone={backbone}"
+    with pytest.raises(ConfigError, match=message):
+        PretrainConfig().override([f"encoder.backbone={backbone}", "encoder.norm=batch"])
+    assert PretrainConfig().override(["encoder.norm=batch"]).encoder.norm == "batch"
 
 
 def test_two_budgets_are_refused():

@@ -172,6 +172,18 @@ def test_by_default_keys_are_the_clean_rows(layout, draw_cells):
     assert not view.noisy.any()
 
 
+def test_a_local_view_is_swapped_at_its_own_rate_and_hides_nothing():
+    layout = wide_layout(1000)
+    donors = signed_donors(layout)
+    cells = donors[torch.arange(200) % N_DONORS]
+    whole = corruption(layout, donors, query_swap=(0.1, 0.1), local_swap=(0.6, 0.8))
+    first, second = (whole.local_view(cells, generator(seed)) for seed in (0, 1))
+    share = first.corrupted.float().mean(1)
+    assert 0.5 < share.min() and share.max() < 0.9 and abs(share.mean() - 0.7) < 0.03
+    assert not first.masked.any() and not first.noisy.any()
+    assert not torch.equal(first.corrupted, second.corrupted)
+
+
 def test_outside_rows_are_swapped_and_noisy_in_turn(layout, draw_cells):
     donors, cells = draw_cells(layout, 500, seed=1, missing=0.0), draw_cells(layout, 400, missing=0.0)
     outside = corruption(layout, donors, outside_rate=(0.9, 0.9)).outside(cells, generator())

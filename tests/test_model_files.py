@@ -8,7 +8,7 @@ import json
 import os
 import pickle
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from tabmoco.model_files import FORMAT_VERSION, check_target, load_model, save_m
 from tabmoco.tables.source import open_table
 from tabmoco.training.pretrain import pretrain
 
-pytestmark = pytest.mark.usefixtures("small_forests")
+pytestmark = pytest.mark.usefixtures("small_forests", "rows_kept_out")
 
 N_ROWS = 80
 SMALL = PretrainConfig(
@@ -72,7 +72,15 @@ TABLE = make_table()
 
 
 @pytest.fixture(scope="module")
-def model() -> RowModel:
+def rows_kept_out() -> Iterator[None]:
+    """Small tables keep rows out too, so that all pieces count."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tabmoco.training.pretrain.MIN_HELD_OUT_TABLE", 2)
+        yield
+
+
+@pytest.fixture(scope="module")
+def model(rows_kept_out) -> RowModel:
     return pretrain(TABLE, SMALL)
 
 
@@ -533,7 +541,7 @@ def edit_arrays(path: Path, change: Callable[[dict[str, np.ndarray]], object]) -
 
 
 def test_the_files_hold_what_the_score_is_made_of(model, directory):
-    reference, pieces = model.reference, ["cells", "whitened", "centre", "forest", "residual"]
+    reference, pieces = model.reference, ["cells", "whitened", "far", "forest", "residual"]
     arrays = safetensors.numpy.load_file(directory / "index.safetensors")
     np.testing.assert_array_equal(arrays["whitening/matrix"], reference.whitening.matrix)
     np.testing.assert_array_equal(arrays["whitening/mean"], reference.whitening.mean)
@@ -586,8 +594,8 @@ ARRAYS = {
     "the blame of another piece": (lambda arrays: arrays.update({"usual_blame/other": arrays[BLAME]}), "usual blame"),
     "the blame of one column": (reshaped(BLAME, lambda a: a[:1]), BLAME),
     "blame that is not finite": (set_to(BLAME, 0, np.nan), BLAME),
-    "rows a forest does not know": (reshaped(f"{FOREST}/seen", lambda a: a[:-1]), "80 rows"),
-    "rows a forest knows alone": (reshaped(f"{RESIDUAL}/seen", lambda a: np.vstack([a, a])), "80 rows"),
+    "rows a forest does not know": (reshaped(f"{FOREST}/seen", lambda a: a[:-1]), "72 rows"),
+    "rows a forest knows alone": (reshaped(f"{RESIDUAL}/seen", lambda a: np.vstack([a, a])), "72 rows"),
     "a split beyond the width": (set_to(f"{FOREST}/coordinate", 0, N_TRAITS), f"{N_TRAITS} coordinates of the traits"),
     "a split far beyond the width": (set_to(f"{RESIDUAL}/coordinate", 0, 10_000), "got 10001"),
     "a split before the first": (set_to(f"{FOREST}/coordinate", 0, -1), "leaves"),
@@ -640,6 +648,18 @@ def test_residuals_are_calibrated_if_and_only_if_there_is_a_decoder(directory, t
         refused(exchanged, "residual if the model rebuilds cells")
 
 
+def test_without_rows_kept_out_only_what_was_not_fitted_to_the_rows_is_calibrated(tmp_path, monkeypatch):
+    monkeypatch.setattr("tabmoco.training.pretrain.MIN_HELD_OUT_TABLE", 500)
+    pretrain(TABLE, SMALL, out=tmp_path / "all")
+    assert list(load_model(tmp_path / "all").reference.calibration.scales) == ["cells", "far", "forest"]
+    path = tmp_path / "all" / "calibration.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"held_out": True}))
+    rehash(tmp_path / "all")
+    refused(
+        tmp_path / "all", "the calibration must be of cells, far, forest, residual, whitened, got cells, far, forest"
+    )
+
+
 CALIBRATIONS = {
     "no neighbours": lambda content: content.update(n_neighbors=0),
     "fewer than no neighbours": lambda content: content.update(n_neighbors=-2),
@@ -647,11 +667,11 @@ CALIBRATIONS = {
     "no pieces": lambda content: content.update(pieces={}),
     **{
         f"no {piece}": lambda content, piece=piece: content["pieces"].pop(piece)
-        for piece in ("cells", "whitened", "centre", "forest", "residual")
+        for piece in ("cells", "whitened", "far", "forest", "residual")
     },
     "a piece more": lambda content: content["pieces"].update(other=content["pieces"]["cells"]),
     "a piece without quantiles": lambda content: content["pieces"]["cells"].pop("quantiles"),
-    "a piece without excess": lambda content: content["pieces"]["centre"].pop("excess"),
+    "a piece without excess": lambda content: content["pieces"]["far"].pop("excess"),
     "a piece without weight": lambda content: content["pieces"]["forest"].pop("weight"),
     "a quantile less": lambda content: content["pieces"]["cells"]["quantiles"].pop(),
     "a quantile more": lambda content: content["pieces"]["cells"]["quantiles"].append(1e9),

@@ -1,6 +1,6 @@
 """How strange a row is: several pieces of evidence, calibrated, summed, and turned into a p-value.
 
-Each piece is a number per row, larger for stranger rows: a distance to the nearest reference rows or to their centre,
+Each piece is a number per row, larger for stranger rows: a distance to the nearest reference rows or to their bulk,
 or how a forest votes. How usual such a number is, is measured on the calibration rows: the piece becomes the negative
 logarithm of the share of them that have at least as much, and beyond their 90 % quantile grows like the logarithm of
 the excess.

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 
 from tabmoco.neighbors.evidence import CellSpace
-from tabmoco.neighbors.reference import DISTANCE_SPACES, FOREST_VECTORS, Evidence, Points, Reference
+from tabmoco.neighbors.reference import FOREST_VECTORS, Evidence, Points, Reference
 
 
 def contributions(
@@ -42,11 +42,12 @@ def blame(
 ) -> Mapping[str, Float[np.ndarray, "N C"]]:
     """How much each cell is to blame for each piece of evidence, 0 or more, on a scale of the piece's own.
 
-    For a distance among the cells it is the squared difference from the neighbours; in the whitened space, what the
-    cell alone could take away of the distance; for a forest, how far the cell's splits move the votes towards outside.
+    For a distance among the cells it is the squared difference from the neighbours, or from the landmarks; in the
+    whitened space, what the cell alone could take away of the distance; for a forest, how far the cell's splits move
+    the votes towards outside.
     """
     found = {}
-    for name in DISTANCE_SPACES:
+    for name in reference.spaces:
         found[name] = np.zeros((len(points), space.layout.n_columns))
         for difference, exists in reference.differences(points, name, evidence.neighbours[name]):
             if name == "cells":
@@ -54,8 +55,8 @@ def blame(
             else:
                 cells = _by_column(space, reference.whitening.relief(difference), space.both_owner)
             found[name] += cells * exists[:, None]
-    from_centre = reference.whitening.relief(reference.vectors(points, "whitened"))
-    found["centre"] = _by_column(space, from_centre, space.both_owner)
+    from_bulk = reference.landmarks.blame(points.vectors["cells"], evidence.twin)
+    found["far"] = _by_column(space, from_bulk, space.owner)
     for name, owner in {"forest": space.trait_owner, "residual": space.residual_owner}.items():
         if name in reference.forests:
             towards = reference.forests[name].contributions(points.vectors[FOREST_VECTORS[name]], evidence.twin)

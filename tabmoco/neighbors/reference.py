@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,7 @@ from jaxtyping import Bool, Float, Int64
 from tabmoco.neighbors.anomaly import Calibration, PieceScale
 from tabmoco.neighbors.forest import OutsideForest
 from tabmoco.neighbors.index import NO_NEIGHBOUR, RowIndex
+from tabmoco.neighbors.landmarks import Landmarks
 from tabmoco.neighbors.whitening import Whitening
 
 DISTANCE_SPACES = ("cells", "whitened")
@@ -22,8 +24,12 @@ the cells in both scalings, whitened."""
 FOREST_VECTORS = {"forest": "traits", "residual": "residual"}
 """What the forests split on: the cells' traits, and what the decoder expected instead of the cells."""
 
-WEIGHTS = {"cells": 1.0, "whitened": 1.0, "centre": 0.6, "forest": 1.25, "residual": 0.75}
+WEIGHTS = {"cells": 1.0, "whitened": 1.0, "far": 1.1, "forest": 1.25, "residual": 0.75}
 """Weight of each piece of evidence, one choice for all tables (benchmarks/LOG.md)."""
+
+UNFITTED = ("cells", "far", "forest")
+"""Pieces that say the same of a reference row as of a new one. The others were fitted to the reference rows, so that
+only rows kept out can calibrate them: without such rows they do not count."""
 
 SEARCH_SPACE = "direction"
 """The embedding at unit length: where similar rows are searched."""
@@ -132,6 +138,7 @@ class Reference:
         search_index
             Where similar rows are searched, if that is to hold more rows than `rows`.
         """
+        counted = [name for name in WEIGHTS if held_out is not None or name in UNFITTED]
         measured = np.arange(len(points))
         if len(measured) > MAX_MEASURED:
             measured = np.sort(np.random.default_rng(seed).choice(len(points), MAX_MEASURED, replace=False))
@@ -139,7 +146,7 @@ class Reference:
         forests = {
             name: OutsideForest.grow(points.vectors[vectors], outside.vectors[vectors], origin, seed=seed)
             for name, vectors in FOREST_VECTORS.items()
-            if vectors in points.vectors
+            if vectors in points.vectors and name in counted
         }
         whitening = Whitening.fit(points.vectors["both"])
         bare = cls({}, whitening, forests, n_neighbors, ids, Calibration({}, np.empty(0), held_out is not None))
@@ -161,6 +168,11 @@ class Reference:
         """The rows that can be found by search."""
         return self.indexes[SEARCH_SPACE].rows
 
+    @property
+    def spaces(self) -> list[str]:
+        """Spaces whose distance to the nearest reference rows counts."""
+        return [name for name in DISTANCE_SPACES if self.calibration.held_out or name in UNFITTED]
+
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -173,20 +185,25 @@ class Reference:
         index = self.indexes[space]
         return index.search(self.vectors(points, space), k, exclude=index.twins(points.content))
 
+    @cached_property
+    def landmarks(self) -> Landmarks:
+        """Where the bulk of the reference rows lies."""
+        return Landmarks.of(self.indexes["cells"].vectors)
+
     def evidence(self, points: Points) -> Evidence:
-        """Mean distance to the nearest reference rows in each space and the forests' votes, both apart from one exact
-        twin, and distance to the centre of all."""
+        """Mean distance to the nearest reference rows in each space and to their bulk, and the forests' votes, all
+        apart from one exact twin."""
         pieces, neighbours = {}, {}
-        for name in DISTANCE_SPACES:
+        for name in self.spaces:
             distance, row = self.nearest(points, name, self.n_neighbors)
             found = np.isfinite(distance)
             n_found = np.maximum(found.sum(1), 1)
             pieces[name] = np.where(found, distance, 0).sum(1, dtype=np.float64) / n_found
             neighbours[name] = row
-        index = self.indexes[DISTANCE_SPACES[0]]
+        index = self.indexes["cells"]
         twin = index.twins(points.content)
         twin = np.where(twin == NO_NEIGHBOUR, NO_NEIGHBOUR, index.places_of(twin))
-        pieces["centre"] = np.linalg.norm(self.vectors(points, "whitened").astype(np.float64), axis=1)
+        pieces["far"] = self.landmarks.distance(points.vectors["cells"], twin)
         for name, forest in self.forests.items():
             pieces[name] = forest.evidence(points.vectors[FOREST_VECTORS[name]], twin)
         return Evidence(pieces, neighbours, twin)

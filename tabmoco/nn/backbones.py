@@ -1,8 +1,9 @@
-"""Tokens to embeddings: MLP, ResNet and FT-Transformer, none with statistics of the batch.
+"""Tokens to embeddings: MLP, ResNet and FT-Transformer.
 
 NOTE[DIFF]: Gorishniy et al., "Revisiting Deep Learning Models for Tabular Data" (2021), use batch normalisation in
-their ResNet. Here it is layer normalisation, so that a row's embedding never depends on the rows beside it, and no
-norm follows the last layer, because the length of an embedding is evidence of strangeness.
+their ResNet. Here it is layer normalisation unless asked for, so that a row's embedding does not depend on the rows
+beside it in training either, and no norm follows the last layer, because the length of an embedding is evidence of
+strangeness.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from rtdl_revisiting_models import FTTransformerBackbone
 from torch import Tensor, nn
 
 from tabmoco.config import EncoderConfig
+from tabmoco.nn.norms import build_norm
 
 
 class Mlp(nn.Module):
@@ -34,12 +36,13 @@ class Mlp(nn.Module):
 class ResNetBlock(nn.Module):
     """`x + Linear(Dropout(ReLU(Linear(Norm(x)))))` (Gorishniy et al. 2021, section 3.2)."""
 
-    def __init__(self, width: int, dropout: float):
+    def __init__(self, config: EncoderConfig):
         super().__init__()
-        self.norm = nn.LayerNorm(width)
+        width = config.d_block
+        self.norm = build_norm(config.norm, width)
         self.widen = nn.Linear(width, 2 * width)
         self.narrow = nn.Linear(2 * width, width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.narrow(self.dropout(torch.relu(self.widen(self.norm(x)))))
@@ -57,8 +60,9 @@ class ResNet(nn.Module):
         width = n_columns * config.d_token
         self.linear = nn.Linear(width, config.d_embedding)
         self.stem = nn.Linear(width, config.d_block)
-        self.blocks = nn.Sequential(*(ResNetBlock(config.d_block, config.dropout) for _ in range(config.n_blocks)))
-        self.out = nn.Sequential(nn.LayerNorm(config.d_block), nn.ReLU(), nn.Linear(config.d_block, config.d_embedding))
+        self.blocks = nn.Sequential(*(ResNetBlock(config) for _ in range(config.n_blocks)))
+        norm = build_norm(config.norm, config.d_block)
+        self.out = nn.Sequential(norm, nn.ReLU(), nn.Linear(config.d_block, config.d_embedding))
 
     def forward(self, tokens: Float[Tensor, "N C E"]) -> Float[Tensor, "N D"]:
         flat = tokens.flatten(1)

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import torch
 from torch import nn
+
+
+def momentum_at(progress: float, start: float, end: float | None) -> float:
+    """The target's momentum: constant, or a cosine ramp from `start` to `end` (Grill et al. 2020, section 3.2)."""
+    return start if end is None else end - (end - start) * (math.cos(math.pi * progress) + 1) / 2
 
 
 class EmaCopy(nn.Module):

@@ -21,8 +21,8 @@ MAX_FLAT_WIDTH = 8_192
 class RowEncoder(nn.Module):
     """A `CellBatch` of `N` rows to embeddings `[N, D]`.
 
-    An embedding is a function of its row alone: nothing here looks across rows. It has no final norm and no unit
-    length; both would hide how far outside the data a row lies.
+    An embedding is a function of its row alone: nothing here looks across rows, except in training where the norm is
+    asked to. It has no final norm and no unit length; both would hide how far outside the data a row lies.
     """
 
     def __init__(
@@ -38,6 +38,9 @@ class RowEncoder(nn.Module):
         self.columns = ColumnEncoder(layout, knots, knot_scores, config)
         self.backbone = BACKBONES[config.backbone](layout.n_columns, config)
         self.d_embedding = config.d_embedding
+        self.shares_statistics = config.norm == "batch"
+        """In training the norm's statistics are of a group of rows, so that these know of one another."""
+
         self.half_precision = False
         """Compute in bfloat16 where that is safe; embeddings are float32 all the same."""
 

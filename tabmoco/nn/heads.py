@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from tabmoco.tables.cells import Layout
+from tabmoco.tables.cells import CellBatch, Layout
 
 
 class ProjectionHead(nn.Module):
@@ -33,6 +33,52 @@ class ProjectionHead(nn.Module):
 
     def forward(self, embedding: Float[Tensor, "N D"]) -> Float[Tensor, "N P"]:
         return normalize(self.layers(embedding).float(), dim=-1)
+
+
+class Projector(nn.Sequential):
+    """An encoder and its head in one: cells, some of them hidden, to projections."""
+
+    def forward(self, cells: CellBatch, masked: Bool[Tensor, "N C"] | None = None) -> Float[Tensor, "N P"]:
+        encoder, head = self
+        return head(encoder(cells, masked))
+
+
+class Predictor(nn.Module):
+    """A projection to what the target's projection of another view should be, at unit length; thrown away after
+    training.
+
+    Grill et al., "Bootstrap Your Own Latent", 2020, section 3.1.
+
+    NOTE[DIFF]: the paper's hidden layer has batch normalisation; here it is layer normalisation, so that no row sees
+    the others.
+    """
+
+    def __init__(self, d_projection: int, d_hidden: int):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(d_projection, d_hidden), nn.LayerNorm(d_hidden), nn.ReLU(), nn.Linear(d_hidden, d_projection)
+        )
+
+    def forward(self, projection: Float[Tensor, "N P"]) -> Float[Tensor, "N P"]:
+        return normalize(self.layers(projection).float(), dim=-1)
+
+
+class PrototypeHead(nn.Module):
+    """An embedding to its cosines with learned prototypes; thrown away after training.
+
+    Caron et al., "Emerging Properties in Self-Supervised Vision Transformers", 2021, section 3.1 and appendix C: an
+    MLP, unit length, then a layer whose weights have unit length as well.
+
+    NOTE[DIFF]: two layers instead of three before the unit length, as in the other heads.
+    """
+
+    def __init__(self, d_embedding: int, d_projection: int, n_prototypes: int):
+        super().__init__()
+        self.project = ProjectionHead(d_embedding, d_projection, "mlp")
+        self.prototype = nn.Parameter(torch.randn(n_prototypes, d_projection) * d_projection**-0.5)
+
+    def forward(self, embedding: Float[Tensor, "N D"]) -> Float[Tensor, "N n_prototypes"]:
+        return (self.project(embedding) @ normalize(self.prototype, dim=-1).T).float()
 
 
 class CellDecoder(nn.Module):

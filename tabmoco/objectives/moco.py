@@ -1,40 +1,31 @@
 """Momentum contrast.
 
 He, Fan, Wu, Xie, Girshick, "Momentum Contrast for Unsupervised Visual Representation Learning", CVPR 2020, section 3
-and algorithm 1; the MLP head is that of Chen, Fan, Girshick, He, "Improved Baselines with Momentum Contrastive
-Learning", 2020.
+and algorithm 1; Chen, Fan, Girshick, He, "Improved Baselines with Momentum Contrastive Learning", 2020. Version 1 is
+`objective.head = linear`, version 2 `objective.head = mlp` with higher rates of `corruption`.
 
-NOTE[DIFF]: four departures, each for tables. By default there is no head: the contrast acts on the embedding itself, at
-unit length. Rows of a table repeat, so a row's own past keys and those of its exact
-duplicates are never its negatives. Rows made to lie outside the data are instances of their own and further negatives,
-so that the embedding knows where the data ends. No normalisation here shares statistics across a batch, so keys need
-no shuffling.
+NOTE[DIFF]: three departures, each for tables. By default there is no head: the contrast acts on the embedding itself,
+at unit length. Rows of a table repeat, so a row's own past keys and those of its exact duplicates are, unless asked
+for, never its negatives. Rows made to lie outside the data are instances of their own and further negatives, so that
+the embedding knows where the data ends. Keys are shuffled where the encoder's norm has statistics of the batch, as in
+the paper; elsewhere they need not be.
 """
 
 from __future__ import annotations
 
-import math
-
 import torch
-from jaxtyping import Bool, Int64
-from torch import Tensor, nn
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
 
 from tabmoco.config import ObjectiveConfig
-from tabmoco.nn.ema import EmaCopy
+from tabmoco.nn.ema import EmaCopy, momentum_at
 from tabmoco.nn.encoder import RowEncoder
-from tabmoco.nn.heads import ProjectionHead
+from tabmoco.nn.heads import ProjectionHead, Projector
 from tabmoco.nn.key_queue import NO_ROW, KeyQueue
 from tabmoco.nn.losses import info_nce
+from tabmoco.nn.norms import encode_shuffled
 from tabmoco.objectives.base import Objective, Step
 from tabmoco.tables.cells import CellBatch
-
-MOVED = -1
-"""Content of a row that truly lies outside; no row of a table has it, as content hashes are never negative."""
-
-
-def momentum_at(progress: float, start: float, end: float | None) -> float:
-    """The target's momentum: constant, or a cosine ramp from `start` to `end` (Grill et al. 2020, section 3.2)."""
-    return start if end is None else end - (end - start) * (math.cos(math.pi * progress) + 1) / 2
 
 
 class MoCo(Objective):
@@ -44,31 +35,32 @@ class MoCo(Objective):
         super().__init__()
         self.config = config
         self.head = ProjectionHead(encoder.d_embedding, config.d_projection, config.head)
-        self.target = EmaCopy(nn.Sequential(encoder, self.head))
-        self.queue = KeyQueue(config.queue_size, self.head.d_projection)
+        self.target = EmaCopy(Projector(encoder, self.head))
+        self.queue = KeyQueue(config.queue_size, self.head.d_projection, config.queue_replacement)
         self._pending: tuple[Tensor, Tensor, Tensor] | None = None
 
     def forward(self, encoder: RowEncoder, step: Step) -> dict[str, Tensor]:
         n_rows, n_outside = len(step.clean), len(step.outside)
         query, content, row = self.head(step.embedding), step.content, step.row
-        key = self.target(CellBatch.cat([step.key.cells, step.outside]))
+        key = self._keys(encoder, step)
         if n_outside:
             query = torch.cat([query, self.head(encoder(step.outside))])
-            content = torch.cat([content, _outside_content(step)])
+            content = torch.cat([content, step.outside_content])
             row = torch.cat([row, row.new_full((n_outside,), NO_ROW)])
 
         # The queue's keys repel all; of the batch's own, those outside repel those inside and the other way round.
         outside = torch.arange(n_rows + n_outside, device=row.device) >= n_rows
-        opposite = (outside.unsqueeze(1) != outside) & (content.unsqueeze(1) != content)
+        batch_key, batch_outside, batch_content = (self.gather(tensor) for tensor in (key, outside, content))
+        opposite = (outside.unsqueeze(1) != batch_outside) & (content.unsqueeze(1) != batch_content)
         loss = info_nce(
             query,
             key,
-            torch.cat([self.queue.key, key]),
+            torch.cat([self.queue.key, batch_key]),
             allowed=torch.cat([self._queued_others(row, content), opposite], dim=1),
             temperature=self.config.temperature,
         )
         if self.training:
-            self._pending = (key[:n_rows], step.row, step.content)
+            self._pending = (self.gather(key[:n_rows]), self.gather(step.row), self.gather(step.content))
         figures = {
             "loss": loss.sum() / n_rows,
             "positive_similarity": torch.einsum("np,np->n", query[:n_rows], key[:n_rows]).mean(),
@@ -76,27 +68,31 @@ class MoCo(Objective):
         }
         return figures | ({"outside_loss": loss[n_rows:].mean()} if n_outside else {})
 
+    def figures(self, encoder: RowEncoder, clean: CellBatch) -> dict[str, Tensor]:
+        """How far the target's keys lag behind: one minus the cosine with the query encoder's projections."""
+        query, key = self.head(encoder(clean)), self.target(clean)
+        return {"key_query_gap": 1 - torch.einsum("np,np->n", query, key).mean()}
+
     @torch.no_grad()
     def after_step(self, encoder: RowEncoder, progress: float) -> None:
         momentum = momentum_at(progress, self.config.ema_momentum, self.config.ema_momentum_end)
-        self.target.update(nn.Sequential(encoder, self.head), momentum)
+        self.target.update(Projector(encoder, self.head), momentum)
         assert self._pending is not None, "after_step follows forward"
         self.queue.push(*self._pending)
         self._pending = None
 
+    def _keys(self, encoder: RowEncoder, step: Step) -> Float[Tensor, "M P"]:
+        """Keys of the key view and, below them, of the outside rows."""
+        if not encoder.shares_statistics:
+            return self.target(CellBatch.cat([step.key.cells, step.outside]))
+        parts = [cells for cells in (step.key.cells, step.outside) if len(cells)]
+        if self.training and self.config.shuffle_keys:
+            return torch.cat([encode_shuffled(self.target, cells) for cells in parts])
+        return torch.cat([self.target(cells) for cells in parts])
+
     def _queued_others(self, row: Int64[Tensor, " N"], content: Int64[Tensor, " N"]) -> Bool[Tensor, "N K"]:
-        """True where a queued key is of another row, and of one with other cells."""
+        """True where a queued key is of another row, and of one with other cells; or of any, if so asked."""
         queue = self.queue
+        if not self.config.mask_duplicates:
+            return queue.filled.expand(len(row), -1)
         return queue.filled & (queue.row != row.unsqueeze(1)) & (queue.content != content.unsqueeze(1))
-
-
-def _outside_content(step: Step) -> Int64[Tensor, " n_outside"]:
-    """Content of each outside row: `MOVED`, or that of its origin where the damage happened to change nothing."""
-    outside, n_outside = step.outside, len(step.outside)
-    origin = step.clean[:n_outside]
-    unchanged = (
-        (outside.number == origin.number).all(1)
-        & (outside.code == origin.code).all(1)
-        & (outside.missing == origin.missing).all(1)
-    )
-    return torch.where(unchanged, step.content[:n_outside], MOVED)

@@ -22,7 +22,7 @@ from torch import Generator, Tensor
 from tabmoco.config import OptimizeConfig, PretrainConfig
 from tabmoco.corruption import Corruption
 from tabmoco.errors import Interrupted, TrainingError
-from tabmoco.objectives import Pretext, Step
+from tabmoco.objectives import Pretext, make_step
 from tabmoco.tables.cells import CellBatch
 from tabmoco.training.batches import STEPS, BatchOrder, derive_seed
 from tabmoco.training.checkpoint import load_checkpoint, save_checkpoint
@@ -124,7 +124,6 @@ def train(
         refuse_non_finite(-1 if all(map(math.isfinite, seen.values())) else progress.step)
         return seen
 
-    n_outside = round(config.corruption.outside_rows * order.batch_size)
     look_every = max(1, progress.n_steps // LOOKS)
     first_bad = torch.full((), -1, dtype=torch.int64, device=device)  # read only every LOG_EVERY steps
     figures: dict[str, float] = {}
@@ -142,15 +141,14 @@ def train(
             generator = Generator(device).manual_seed(seed)
             torch.manual_seed(seed)
             chosen = order(progress.step).to(device)
-            clean = data.cells[chosen]
-            step = Step(
-                row=data.row[chosen],
-                content=data.content[chosen],
-                clean=clean,
-                query=corruption.query_view(clean, generator),
-                key=corruption.key_view(clean, generator),
-                outside=corruption.outside(clean[:n_outside], generator),
+            step = make_step(
+                corruption,
+                data.cells[chosen],
+                data.row[chosen],
+                data.content[chosen],
+                generator,
                 progress=share,
+                n_local_views=pretext.n_local_views,
             )
 
             # 2. Loss, gradient, optimizer.
@@ -242,10 +240,9 @@ def timed_copy(
     def one_step(number: int) -> None:
         generator = Generator(data.row.device).manual_seed(number)
         chosen = order(number).to(data.row.device)
-        clean = data.cells[chosen]
-        views = corruption.query_view(clean, generator), corruption.key_view(clean, generator)
-        outside = corruption.outside(clean[: round(config.corruption.outside_rows * len(clean))], generator)
-        loss = twin(Step(data.row[chosen], data.content[chosen], clean, *views, outside, 0.0))["loss"]
+        rows = data.cells[chosen], data.row[chosen], data.content[chosen]
+        step = make_step(corruption, *rows, generator, n_local_views=twin.n_local_views)
+        loss = twin(step)["loss"]
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()

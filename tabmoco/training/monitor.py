@@ -10,8 +10,7 @@ from torch import Generator, Tensor
 from torch.nn.functional import normalize
 
 from tabmoco.corruption import Corruption
-from tabmoco.objectives import Pretext, Step
-from tabmoco.objectives.moco import MoCo
+from tabmoco.objectives import Pretext, Step, make_step
 from tabmoco.tables.cells import CellBatch
 
 MAX_ROWS = 1_000
@@ -59,7 +58,7 @@ class Monitor:
     """The rows with half of their cells swapped."""
 
     @classmethod
-    def build(cls, rows: CellBatch, corruption: Corruption, *, seed: int) -> Monitor:
+    def build(cls, rows: CellBatch, corruption: Corruption, *, seed: int, n_local_views: int = 0) -> Monitor:
         """Draw the views once, from `seed`."""
         rows = rows[:MAX_ROWS]
         generator = Generator(rows.missing.device).manual_seed(seed)
@@ -67,16 +66,9 @@ class Monitor:
         half = torch.rand(rows.missing.shape, generator=generator, device=device).argsort(1) < max(
             1, round(RETRIEVAL_SWAP * rows.missing.shape[1])
         )
-        n_outside = round(corruption.config.outside_rows * n_rows)
-        step = Step(
-            row=torch.full((n_rows,), -2, dtype=torch.int64, device=device),  # rows that no queue holds
-            content=rows.content_hash().to(device),
-            clean=rows,
-            query=corruption.query_view(rows, generator),
-            key=corruption.key_view(rows, generator),
-            outside=corruption.outside(rows[:n_outside], generator),
-            progress=0.0,
-        )
+        no_row = torch.full((n_rows,), -2, dtype=torch.int64, device=device)  # rows that no queue holds
+        content = rows.content_hash().to(device)
+        step = make_step(corruption, rows, no_row, content, generator, n_local_views=n_local_views)
         return cls(step, corruption.swap(rows, half, generator).cells)
 
     @torch.no_grad()
@@ -93,10 +85,9 @@ class Monitor:
             "alignment": alignment(normalize(clean, dim=1), normalize(half, dim=1)),
             "uniformity": uniformity(normalize(clean, dim=1)),
         }
-        for objective in pretext.objectives.values():
-            if isinstance(objective, MoCo):
-                query, key = objective.head(clean), objective.target(self.step.clean)
-                figures["key_query_gap"] = float(1 - torch.einsum("np,np->n", query, key).mean())
+        for name, objective in pretext.objectives.items():
+            watched = objective.figures(pretext.encoder, self.step.clean)
+            figures |= {f"{name}/{figure}": float(value) for figure, value in watched.items()}
         pretext.train(was_training)
         return figures
 
@@ -116,7 +107,8 @@ def verdict(before: dict[str, float], after: dict[str, float], *, n_rows: int) -
     if rank < min(2.0, before["effective_rank"] / 2):
         return False, (
             f"Training collapsed: all rows lie close to a line (effective rank {rank:.1f}). Lower "
-            "optimize.learning_rate, raise objective.temperature towards 0.2 or objective.ema_momentum towards 0.999."
+            "optimize.learning_rate, raise objective.temperature towards 0.2 or objective.ema_momentum towards 0.999, "
+            "or give byol and dino a weighted companion such as masked_cells."
         )
     if end < start + 0.01 and start < 0.99:
         return False, (

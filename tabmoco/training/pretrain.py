@@ -115,7 +115,7 @@ def pretrain(
     source = _open(table, config)
 
     preprocessor, encoded, kept, held = _encode(source, config)
-    pretext = build_untrained(preprocessor, config).to(device)
+    pretext = build_untrained(preprocessor, config, n_rows=source.n_rows).to(device)
     _set_half_precision(pretext, _uses_bfloat16(config, device))
     cells = encoded.cells[torch.from_numpy(kept)]
     data = TrainingRows(cells.to(device), torch.from_numpy(kept).to(device), cells.content_hash().to(device))
@@ -125,6 +125,7 @@ def pretrain(
         encoded.cells[torch.from_numpy(watched[:MAX_ROWS])].to(device),
         corruption,
         seed=derive_seed(config.seed, MONITOR),
+        n_local_views=pretext.n_local_views,
     )
 
     identity = _identity(source, config, device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -161,6 +162,23 @@ def test_only_tabmoco_learning_from_normal_rows_is_asked_for_calibration():
     assert (found["n_normal"], found["n_calibration"]) == (180, 60)
     assert "calibration" not in evaluate(Split(train, test, label), "2NN-z", (), seed=0)
     assert "calibration" not in evaluate(Split(test, None, label), "tabmoco", settings, seed=0)
+
+
+def test_normal_copies_of_rows_learned_from_count_in_calibration_alone():
+    generator = np.random.default_rng(0)
+    rows = np.concatenate([np.repeat(generator.normal(size=(100, 2)), 4, axis=0), generator.normal(size=(600, 2))])
+    table = pa.table({"a": rows[:, 0], "b": rows[:, 1]})
+    label = np.repeat([0, 1], [980, 20])
+    split = one_class(table, label, 0)
+    assert len(split.copies) == split.n_copies > 50
+    settings = ("optimize.steps=2", "encoder.d_block=16")
+    found = evaluate(split, "tabmoco", settings, seed=0)
+    assert found["calibration"]["n_normal"] == (split.label == 0).sum() + len(split.copies)
+    bare = evaluate(dataclasses.replace(split, copies=None), "tabmoco", settings, seed=0)
+    assert bare["calibration"]["n_normal"] == (split.label == 0).sum()
+    assert bare["auroc"] == pytest.approx(found["auroc"], abs=1e-6)
+    few = one_class(table, label, 0, 100)
+    assert len(few.copies) == pytest.approx(100 / 800 * split.n_copies, abs=12)
 
 
 @pytest.mark.parametrize("name", ["pendigits", "thyroid", "vowels", "wilt", "yeast"])

@@ -12,12 +12,20 @@ import tabmoco.neighbors.reference
 from tabmoco.neighbors.anomaly import PieceScale
 from tabmoco.neighbors.forest import OutsideForest
 from tabmoco.neighbors.index import NO_NEIGHBOUR, RowIndex
-from tabmoco.neighbors.reference import DISTANCE_SPACES, FOREST_VECTORS, SEARCH_SPACE, WEIGHTS, Points, Reference
+from tabmoco.neighbors.reference import (
+    DISTANCE_SPACES,
+    FOREST_VECTORS,
+    SEARCH_SPACE,
+    UNFITTED,
+    WEIGHTS,
+    Points,
+    Reference,
+)
 from tabmoco.neighbors.whitening import RIDGE
 
 WIDTHS = {"cells": 4, "both": 6, "traits": 5, "residual": 5, SEARCH_SPACE: 6}
 
-PIECES = ["cells", "whitened", "centre", "forest", "residual"]
+PIECES = ["cells", "whitened", "far", "forest", "residual"]
 
 
 @pytest.fixture(autouse=True)
@@ -82,8 +90,8 @@ def mean_distance(reference: np.ndarray, queries: np.ndarray, k: int, exclude: n
 
 @pytest.mark.parametrize("n_neighbors", [1, 3, 100])
 @pytest.mark.parametrize("own", [False, True])
-def test_evidence_is_the_mean_distance_to_the_nearest_rows_and_that_to_the_centre(n_neighbors, own):
-    reference, known = build(n_neighbors=n_neighbors), points(60, seed=0)
+def test_evidence_is_the_mean_distance_to_the_nearest_rows_and_to_the_bulk(n_neighbors, own):
+    reference, known = build(n_neighbors=n_neighbors, held_out=points(20, seed=9)), points(60, seed=0)
     asked = known[:10] if own else points(10, seed=1)
     evidence = reference.evidence(asked)
     assert list(evidence.pieces) == PIECES
@@ -94,14 +102,16 @@ def test_evidence_is_the_mean_distance_to_the_nearest_rows_and_that_to_the_centr
         assert evidence.pieces[name].dtype == np.float64
         if own:
             assert not (evidence.neighbours[name] == np.arange(10)[:, None] * 10).any()
-    assert np.allclose(evidence.pieces["centre"], np.linalg.norm(whitened(known, asked), axis=1), rtol=1e-4)
+    cells = known.vectors["cells"]
+    to_bulk = mean_distance(cells, asked.vectors["cells"], 3, np.arange(10) if own else None)  # 5 % of 60 rows
+    assert np.allclose(evidence.pieces["far"], to_bulk, rtol=1e-4)
     assert evidence.twin.tolist() == (list(range(10)) if own else [NO_NEIGHBOUR] * 10)
 
 
 @pytest.mark.parametrize(("piece", "vectors"), [("forest", "traits"), ("residual", "residual")])
 def test_a_forest_votes_on_its_vectors_by_trees_that_did_not_see_the_twin(piece, vectors):
     known, asked = points(60, seed=0), points(10, seed=1)
-    (outside, origin), reference = outside_of(known), build()
+    (outside, origin), reference = outside_of(known), build(held_out=points(20, seed=9))
     forest = OutsideForest.grow(known.vectors[vectors], outside.vectors[vectors], origin, seed=0)
     some = Points.cat([known[30:50], asked])
     evidence = reference.evidence(some).pieces[piece]
@@ -113,9 +123,9 @@ def test_a_forest_votes_on_its_vectors_by_trees_that_did_not_see_the_twin(piece,
 
 
 def test_a_lone_reference_row_has_no_neighbour_and_finite_evidence(recwarn):
-    reference = build(1)
+    reference = build(1, held_out=points(5, seed=9))
     evidence = reference.evidence(points(1, seed=0))
-    assert all(evidence.pieces[name].tolist() == [0.0] for name in (*DISTANCE_SPACES, "centre"))
+    assert all(evidence.pieces[name].tolist() == [0.0] for name in (*DISTANCE_SPACES, "far"))
     assert all(np.isfinite(piece).all() for piece in evidence.pieces.values())
     for name in DISTANCE_SPACES:
         assert (evidence.neighbours[name] == NO_NEIGHBOUR).all()
@@ -159,6 +169,8 @@ def test_without_held_out_rows_each_reference_row_is_compared_with_the_others():
     assert not reference.calibration.held_out
     assert_calibrated_on(reference, known)
     assert len(reference.calibration.scores) == 60
+    assert list(reference.evidence(known).pieces) == list(UNFITTED)
+    assert 0.03 < np.mean([(p_value(build(), points(200, seed=s)) <= 0.1).mean() for s in range(2, 8)]) < 0.2
 
 
 def test_scales_are_measured_on_at_most_so_many_reference_rows(monkeypatch):
@@ -168,7 +180,8 @@ def test_scales_are_measured_on_at_most_so_many_reference_rows(monkeypatch):
 
 
 def test_every_piece_has_a_weight():
-    assert set(WEIGHTS) == {*DISTANCE_SPACES, "centre", *FOREST_VECTORS} == set(PIECES)
+    assert set(WEIGHTS) == {*DISTANCE_SPACES, "far", *FOREST_VECTORS} == set(PIECES)
+    assert set(UNFITTED) < set(WEIGHTS)
 
 
 def test_without_a_decoder_there_is_no_residual():
@@ -204,7 +217,7 @@ def test_differences_are_those_from_each_neighbour_in_turn(space):
 
 @pytest.mark.parametrize("space", DISTANCE_SPACES)
 def test_the_lengths_of_the_differences_are_on_average_the_evidence(space):
-    reference, asked = build(n_neighbors=3), points(10, seed=1)
+    reference, asked = build(n_neighbors=3, held_out=points(20, seed=9)), points(10, seed=1)
     evidence = reference.evidence(asked)
     differences = reference.differences(asked, space, evidence.neighbours[space])
     length = [np.linalg.norm(difference, axis=1) for difference, _ in differences]
@@ -226,7 +239,7 @@ def test_a_row_is_not_compared_with_its_exact_twin_but_with_further_copies():
 
 
 def test_evidence_is_that_of_each_row_alone():
-    reference, asked = build(), Points.cat([points(60, seed=0)[:8], points(8, seed=1)])
+    reference, asked = build(held_out=points(20, seed=9)), Points.cat([points(60, seed=0)[:8], points(8, seed=1)])
     whole, places = reference.evidence(asked), np.array([12, 3, 0])
     for some in (whole[places], reference.evidence(asked[places])):
         assert all(np.allclose(some.pieces[name], whole.pieces[name][places], rtol=1e-6) for name in PIECES)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tabmoco.nn.ema import EmaCopy
+from tabmoco.nn.ema import EmaCopy, momentum_at
 
 
 def module(seed: int) -> nn.Module:
@@ -65,3 +65,13 @@ def test_the_copy_is_apart_and_without_gradient():
 def test_another_architecture_is_refused():
     with pytest.raises(ValueError, match="zip"):
         EmaCopy(module(0)).update(nn.Linear(3, 4), 0.9)
+
+
+def test_momentum_is_constant_or_a_cosine_ramp():
+    assert momentum_at(0.3, 0.99, None) == 0.99
+    assert momentum_at(0.0, 0.9, 1.0) == pytest.approx(0.9)
+    assert momentum_at(0.5, 0.9, 1.0) == pytest.approx(0.95)
+    assert momentum_at(1.0, 0.9, 1.0) == pytest.approx(1.0)
+    ramp = [momentum_at(p / 20, 0.9, 1.0) for p in range(21)]
+    assert ramp == sorted(ramp)
+    assert ramp[1] - ramp[0] < ramp[10] - ramp[9]  # slow at both ends

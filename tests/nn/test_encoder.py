@@ -7,6 +7,7 @@ import torch
 
 from tabmoco.nn.backbones import BACKBONES
 from tabmoco.nn.encoder import MAX_FLAT_WIDTH
+from tabmoco.nn.norms import GroupedBatchNorm
 from tabmoco.tables.cells import CellBatch, Layout
 from tabmoco.tables.scalings import INFINITE_SCORE
 
@@ -92,3 +93,20 @@ def test_very_many_columns_get_narrower_tokens(build_encoder, draw_cells):
     encoder = build_encoder(wide, d_token=16, number_embedding="linear", d_block=2)
     assert encoder.columns.bias.shape == (n_columns, 4)
     assert encoder(draw_cells(wide, 2)).shape == (2, 8)
+
+
+def test_batch_statistics_end_with_training(build_encoder, any_layout, draw_cells):
+    encoder = build_encoder(any_layout, norm="batch", n_blocks=2).train()
+    cells = draw_cells(any_layout, 33)
+    together = encoder(cells)
+    assert not torch.allclose(encoder(cells[:9]), together[:9], atol=1e-3)
+    encoder.eval()
+    together = encoder(cells)
+    alone = torch.cat([encoder(cells[i : i + 1]) for i in range(33)])
+    assert (alone - together).abs().max() < 1e-5
+
+
+def test_an_encoder_knows_whether_rows_share_statistics(build_encoder, layout):
+    for norm, shares in (("layer", False), ("batch", True)):
+        encoder = build_encoder(layout, norm=norm)
+        assert encoder.shares_statistics == shares == any(isinstance(m, GroupedBatchNorm) for m in encoder.modules())

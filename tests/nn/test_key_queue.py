@@ -78,3 +78,27 @@ def test_the_state_dict_holds_everything(size, before, after):
         torch.equal(a, b) for a, b in zip(resumed.state_dict().values(), queue.state_dict().values(), strict=True)
     )
     assert torch.equal(resumed.rows(), queue.rows())
+
+
+def test_random_replacement_fills_empty_places_first_and_then_any():
+    queue = KeyQueue(20, 2, "random")
+    torch.manual_seed(0)
+    for first in (0, 8):
+        row = torch.arange(first, first + 8)
+        queue.push(torch.ones(8, 2), row, row)
+    assert sorted(queue.rows().tolist()) == list(range(16))
+    row = torch.arange(16, 24)
+    queue.push(torch.ones(8, 2), row, row)
+    left = set(queue.rows().tolist())
+    assert queue.filled.all() and len(left) == 20 and set(range(16, 24)) < left
+    gone = set(range(16)) - left
+    assert gone != {0, 1, 2, 3}  # not the oldest
+    row = torch.arange(100, 130)
+    queue.push(torch.ones(30, 2), row, row)  # larger than the queue: its last keys stay
+    assert sorted(queue.rows().tolist()) == list(range(110, 130))
+
+
+def test_the_oldest_are_replaced_without_a_draw():
+    queue, state = KeyQueue(4, 2), torch.get_rng_state()
+    queue.push(torch.ones(3, 2), torch.arange(3), torch.arange(3))
+    assert torch.equal(torch.get_rng_state(), state)

@@ -10,7 +10,7 @@ import torch
 
 from tabmoco.config import ObjectiveConfig, OptimizeConfig
 from tabmoco.objectives import Pretext
-from tabmoco.objectives.moco import MoCo, momentum_at
+from tabmoco.objectives.moco import MoCo
 from tabmoco.tables.cells import CellBatch, Layout
 from tabmoco.training.loop import build_optimizer
 
@@ -186,16 +186,6 @@ def test_the_queue_fills_over_steps_and_holds_the_latest_rows(build_encoder, lay
     assert moco_of(pretext).queue.rows().tolist() == list(range(35, 15, -1))
 
 
-def test_momentum_is_constant_or_a_cosine_ramp():
-    assert momentum_at(0.3, 0.99, None) == 0.99
-    assert momentum_at(0.0, 0.9, 1.0) == pytest.approx(0.9)
-    assert momentum_at(0.5, 0.9, 1.0) == pytest.approx(0.95)
-    assert momentum_at(1.0, 0.9, 1.0) == pytest.approx(1.0)
-    ramp = [momentum_at(p / 20, 0.9, 1.0) for p in range(21)]
-    assert ramp == sorted(ramp)
-    assert ramp[1] - ramp[0] < ramp[10] - ramp[9]  # slow at both ends
-
-
 def test_the_ramp_drives_the_target(build_encoder, layout, draw_cells, make_step):
     pretext = build(build_encoder, layout, ema_momentum=0.5, ema_momentum_end=1.0)
     target = moco_of(pretext).target
@@ -209,3 +199,19 @@ def test_the_ramp_drives_the_target(build_encoder, layout, draw_cells, make_step
     pretext(make_step(layout, draw_cells(layout, N_ROWS)))
     pretext.after_step(0.0)
     assert all(torch.allclose(a + 0.5, b) for a, b in zip(before, target.parameters(), strict=True))
+
+
+def test_without_a_mask_a_rows_own_past_keys_and_duplicates_repel_it(build_encoder, layout, draw_cells, make_step):
+    pretext = build(build_encoder, layout, temperature=1.0, mask_duplicates=False)
+    queue, step = moco_of(pretext).queue, make_step(layout, draw_cells(layout, 1), outside_rows=0.0)
+    assert float(pretext(step)["loss"].detach()) == 0.0
+    key = torch.nn.functional.normalize(torch.randn(2, queue.key.shape[1]))
+    queue.push(key[:1], step.row, step.content)
+    one = float(pretext(step)["loss"].detach())
+    queue.push(key[1:], torch.tensor([77]), step.content)
+    assert 0.0 < one < float(pretext(step)["loss"].detach())
+
+
+def test_random_replacement_reaches_the_queue(build_encoder, layout):
+    assert moco_of(build(build_encoder, layout)).queue.replaced == "oldest"
+    assert moco_of(build(build_encoder, layout, queue_replacement="random")).queue.replaced == "random"

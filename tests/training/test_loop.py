@@ -16,7 +16,7 @@ import torch
 from tabmoco.config import PretrainConfig
 from tabmoco.corruption import Corruption
 from tabmoco.errors import CheckpointError, Interrupted, TrainingError
-from tabmoco.objectives import Pretext, build_pretext
+from tabmoco.objectives import OBJECTIVES, Pretext, build_pretext
 from tabmoco.training.batches import BatchOrder
 from tabmoco.training.checkpoint import read_facts
 from tabmoco.training.loop import Progress, TrainingRows, build_optimizer, steps_within, timed_copy, train
@@ -71,9 +71,11 @@ class Run:
 
 @pytest.fixture
 def fresh(build_encoder, layout, draw_cells, small_config) -> Callable[..., Run]:
-    """`fresh(corruption={...}, objective={...}, **optimize)`: a run that has not begun."""
+    """`fresh(corruption={...}, objective={...}, norm="layer", **optimize)`: a run that has not begun."""
 
-    def build(*, corruption: dict | None = None, objective: dict | None = None, **optimize: object) -> Run:
+    def build(
+        *, corruption: dict | None = None, objective: dict | None = None, norm: str = "layer", **optimize: object
+    ) -> Run:
         config = dataclasses.replace(
             small_config,
             corruption=dataclasses.replace(small_config.corruption, **(corruption or {})),
@@ -83,10 +85,12 @@ def fresh(build_encoder, layout, draw_cells, small_config) -> Callable[..., Run]
         cells = draw_cells(layout, N_ROWS)
         data = TrainingRows(cells, torch.arange(N_ROWS), cells.content_hash())
         damage = Corruption(draw_cells(layout, N_ROWS), layout, config.corruption)
-        monitor = Monitor.build(draw_cells(layout, 30, seed=1), damage, seed=2)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(3)
-            pretext = build_pretext(build_encoder(layout, dropout=0.1), layout, config)
+            encoder = build_encoder(layout, dropout=0.1, norm=norm)
+            pretext = build_pretext(encoder, layout, config, n_rows=N_ROWS)
+        watched = draw_cells(layout, 30, seed=1)
+        monitor = Monitor.build(watched, damage, seed=2, n_local_views=pretext.n_local_views)
         return Run(pretext, data, damage, monitor, config)
 
     return build
@@ -121,6 +125,34 @@ def test_stopped_and_resumed_training_equals_undisturbed_training_bit_for_bit(fr
     assert any(name.startswith("optimizer/") for name in files[0])
     assert files[0].keys() == files[1].keys()
     assert all(torch.equal(files[0][name], files[1][name]) for name in files[0])
+
+
+@pytest.mark.parametrize(
+    ("objective", "norm"),
+    [
+        *(({"weights": {name: 1.0}}, "layer") for name in OBJECTIVES),
+        ({"weights": dict.fromkeys(OBJECTIVES, 0.5), "queue_replacement": "random", "detection_weight": 0.5}, "batch"),
+    ],
+    ids=[*OBJECTIVES, "all at once"],
+)
+def test_every_objective_resumes_bit_for_bit(fresh, tmp_path, objective, norm):
+    settings = {"objective": {"n_prototypes": 12, **objective}, "norm": norm}
+    undisturbed, checkpoint = fresh(**settings), tmp_path / "checkpoint"
+    whole = undisturbed.train(n_steps=12)
+    with pytest.raises(Interrupted, match="after step 8 of 12"):
+        fresh(**settings).train(n_steps=12, display=Stopping(7, signal.SIGINT), checkpoint=checkpoint)
+    resumed = fresh(**settings)
+    assert resumed.train(n_steps=12, checkpoint=checkpoint, resume=True) == whole
+    assert_same_state(resumed.pretext, undisturbed.pretext)
+    assert {"effective_rank", "retrieval_accuracy"} <= whole.metrics[-1].keys()
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_every_objective_can_be_timed_on_a_copy(fresh, name):
+    run = fresh(objective={"weights": {name: 1.0}, "n_prototypes": 12})
+    before = {path: tensor.clone() for path, tensor in run.pretext.state_dict().items()}
+    timed_copy(run.pretext, run.data, run.corruption, run.config)(0)
+    assert all(torch.equal(tensor, before[path]) for path, tensor in run.pretext.state_dict().items())
 
 
 def test_equal_seeds_train_equal_weights_and_other_seeds_others(fresh):

@@ -130,7 +130,7 @@ def test_the_figures_are_those_of_the_clean_and_the_half_swapped_rows(monitor, p
         found += similarity.index(max(similarity)) == i
     assert figures["retrieval_accuracy"] == pytest.approx(found / 60)
     assert figures["effective_rank"] == pytest.approx(effective_rank(clean))
-    assert figures["key_query_gap"] == pytest.approx(0.0, abs=1e-5)  # the target has not moved yet
+    assert figures["moco/key_query_gap"] == pytest.approx(0.0, abs=1e-5)  # the target has not moved yet
     assert figures["held_out_loss"] == pytest.approx(pretext(monitor.step)["loss"].item())
 
 
@@ -139,6 +139,25 @@ def test_finding_an_exact_duplicate_counts_as_finding_the_row(layout, draw_cells
     rows = CellBatch.cat([row] * 8)
     monitor = Monitor.build(rows, Corruption(row, layout, small_config.corruption), seed=0)
     assert monitor.look(pretext)["retrieval_accuracy"] == 1.0
+
+
+@pytest.mark.parametrize("name", ["byol", "dino", "moco_v3"])
+def test_a_collapse_of_what_has_no_queue_is_seen(build_encoder, layout, draw_cells, small_config, name):
+    torch.manual_seed(0)
+    objective = dataclasses.replace(small_config.objective, weights={name: 1.0}, n_prototypes=12)
+    pretext = build_pretext(build_encoder(layout), layout, dataclasses.replace(small_config, objective=objective))
+    corruption = Corruption(draw_cells(layout, 100, seed=1), layout, small_config.corruption)
+    monitor = Monitor.build(draw_cells(layout, 60), corruption, seed=5, n_local_views=pretext.n_local_views)
+    assert len(monitor.step.local) == pretext.n_local_views
+    before = monitor.look(pretext)
+    assert before[f"{name}/key_query_gap"] == pytest.approx(0.0, abs=1e-5)
+    with torch.no_grad():
+        for p in pretext.encoder.backbone.parameters():  # all rows but one direction are lost
+            p.copy_(p[:1].expand_as(p)) if p.ndim == 2 and len(p) == 8 else None
+    after = monitor.look(pretext)
+    assert after[f"{name}/key_query_gap"] > 0.01
+    worked, sentence = verdict(before, after, n_rows=60)
+    assert not worked and "collapsed" in sentence and "byol" in sentence
 
 
 def figures(retrieval: float, rank: float) -> dict[str, float]:

@@ -33,7 +33,8 @@ from tabmoco.errors import CheckpointError, Interrupted, ModelFileError, TableEr
 from tabmoco.model import RowModel
 from tabmoco.neighbors.explain import usual_blame
 from tabmoco.neighbors.reference import Reference
-from tabmoco.objectives import Pretext
+from tabmoco.nn.row_bank import UNSEEN
+from tabmoco.objectives import OBJECTIVES, Pretext
 from tabmoco.tables.notices import TabmocoWarning
 from tabmoco.tables.source import open_table
 from tabmoco.training.checkpoint import read_facts, save_checkpoint
@@ -611,6 +612,30 @@ def test_forests_learn_from_reference_rows_and_from_rows_made_from_them(monkeypa
     monkeypatch.setattr(tabmoco.training.pretrain, "MIN_OUTSIDE_ROWS", 900)
     pretrain(make_table(), change(optimize={"steps": 2}))
     assert len(seen["outside"]) == pytest.approx(900, rel=0.1)
+
+
+# ---------------------------------------------------------------- objectives
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_every_objective_alone_gives_a_model_that_scores_and_comes_back(tmp_path, name):
+    objective = {"weights": {name: 1.0}, "head": "none", "ema_momentum_end": None}
+    model = pretrain(make_table(), change(objective=objective, optimize={"steps": 4}), out=tmp_path / "model")
+    figures = model.record["figures"]
+    assert all(math.isfinite(value) for value in figures.values())
+    assert {f"{name}/loss", "effective_rank"} <= figures.keys()
+    assert (model.decoder is not None) == (name == "masked_cells")
+    scores = model.score(make_table(40, seed=1), fpr=0.5, explain="all")
+    assert np.isfinite(scores["anomaly_score"].to_numpy()).all()
+    assert_same(RowModel.load(tmp_path / "model"), model)
+
+
+def test_the_bank_has_a_slot_for_every_row_of_the_table_and_only_those_trained_on_are_used():
+    config = change(objective={"weights": {"memory_bank": 1.0}}, optimize={"steps": 8})  # all rows at least once
+    model = pretrain(make_table(), config)
+    bank = model.pretext.objectives["memory_bank"].bank
+    assert len(bank) == N_ROWS
+    assert set(torch.nonzero(bank.content == UNSEEN).flatten().tolist()) == held_out_of(model)
 
 
 # ---------------------------------------------------------------- seeds and budgets
