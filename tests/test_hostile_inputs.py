@@ -753,6 +753,12 @@ def test_a_resume_with_other_settings_is_refused_with_the_difference(interrupted
     assert all(part in line for part in parts), line
 
 
+def test_a_resume_with_another_number_of_ranks_is_refused(interrupted, monkeypatch):
+    commands, path = interrupted
+    monkeypatch.setattr("tabmoco.training.pretrain.n_ranks", lambda: 2)
+    assert "arithmetic.ranks was 1, is 2" in commands.refuse(*resume(commands, path))
+
+
 def test_a_resume_on_changed_data_is_refused(interrupted):
     commands, path = interrupted
     pq.write_table(pa.Table.from_pandas(make().assign(size=SIZE + 1)), path)

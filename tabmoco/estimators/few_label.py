@@ -33,42 +33,9 @@ Read = TypeVar("Read", Classes, Numbers)
 class LabelEstimator(RowModelEstimator):
     """Pretrains on all rows, or takes a trained model."""
 
-    def __init__(
-        self,
-        *,
-        model: RowModel | str | Path | None = None,
-        steps: int | None = None,
-        epochs: float | None = None,
-        minutes: float | None = None,
-        batch_size: int | None = None,
-        learning_rate: float | None = None,
-        backbone: str | None = None,
-        d_embedding: int | None = None,
-        temperature: float | None = None,
-        queue_size: int | None = None,
-        kinds: Mapping[str, Kind] | None = None,
-        exclude: Sequence[str] | None = None,
-        device: str | None = None,
-        random_state: int | np.random.RandomState | None = None,
-        config: PretrainConfig | None = None,
-    ):
+    def __init__(self, *, model: RowModel | str | Path | None = None, **training: Any):
         self.model = model
-        super().__init__(
-            steps=steps,
-            epochs=epochs,
-            minutes=minutes,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            backbone=backbone,
-            d_embedding=d_embedding,
-            temperature=temperature,
-            queue_size=queue_size,
-            kinds=kinds,
-            exclude=exclude,
-            device=device,
-            random_state=random_state,
-            config=config,
-        )
+        super().__init__(**training)
 
     def _fit_encoder(self, X: Any, y: Any, read: Callable[[Any], Read]) -> tuple[TableSource, Read, int]:
         """Fit `model_` without labels, or take the one given; returns the table, the labels and the heads' seed."""

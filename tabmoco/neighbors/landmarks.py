@@ -1,7 +1,7 @@
 """How far rows lie from the bulk of the reference rows: evidence that a few alike rows cannot hide.
 
 The nearest rows of an anomaly among the reference rows may be its own kind; a twentieth of the reference is not. The
-distance is measured to landmarks, evenly spaced reference rows, which is as good as to all of them and much quicker.
+distance is measured to landmarks, evenly spaced reference rows, which is much quicker than to all of them.
 """
 
 from __future__ import annotations

@@ -32,6 +32,7 @@ from tabmoco.objectives import Pretext, check_objectives
 from tabmoco.objectives.moco import MoCo
 from tabmoco.outside import OutsideRows
 from tabmoco.plausibility import corruption_plausibility
+from tabmoco.ranks import n_ranks
 from tabmoco.tables.cells import CellBatch
 from tabmoco.tables.names import list_names
 from tabmoco.tables.notices import TabmocoWarning, warn
@@ -294,7 +295,11 @@ def _identity(source: TableSource, config: PretrainConfig, device: torch.device)
         "calibration_share": config.index.calibration_share,
         "calibration_rows": config.index.calibration_rows,
     }
-    settings["arithmetic"] = {"device": device.type, "bfloat16": _uses_bfloat16(config, device)}
+    settings["arithmetic"] = {
+        "device": device.type,
+        "bfloat16": _uses_bfloat16(config, device),
+        "ranks": n_ranks(),
+    }
     return {"table": source.fingerprint(), "settings": settings, "version": _version("tabmoco")}
 
 
