@@ -53,6 +53,9 @@ Score = Callable[[Table, "Table | None", int], "np.ndarray | Scores"]
 UNTRAINED = ("optimize.steps=1", "optimize.epochs=none", "optimize.minutes=none", "optimize.learning_rate=0")
 """Settings with which training changes no weight."""
 
+CONTAMINATED = ("index.contaminated=true", *UNTRAINED)
+"""Settings for rows that are known to hold anomalies. What then counts is not learned, so no training is spent on it."""
+
 
 @dataclass(frozen=True)
 class Detector:
@@ -200,6 +203,7 @@ DETECTORS: dict[str, Detector] = {
         Detector("2NN-whitened", "neighbours", "whitened cells", _whitened),
         Detector("two-scalings", "sum", f"{Z} and {Q}", _two_scalings),
         Detector("OCSVM", "boundary", Z, _pyod("ocsvm", "OCSVM"), "PyOD", 8),
+        Detector("tabmoco-contaminated", "tabmoco", "the table", _tabmoco(CONTAMINATED), "tabmoco", 5),
         Detector("untrained", "tabmoco", "the table", _tabmoco(UNTRAINED), "tabmoco", 15),
         Detector("tabmoco", "tabmoco", "the table", _tabmoco(), "tabmoco", 60),
         Detector("AutoEncoder", "deep", Z, _pyod("auto_encoder", "AutoEncoder"), "PyOD", 15),
@@ -211,10 +215,11 @@ DETECTORS: dict[str, Detector] = {
 
 
 def build_detector(name: str, settings: Sequence[str] = ()) -> Detector:
-    """A detector by name, tabmoco and its untrained control with settings such as `index.n_neighbors=1`."""
+    """A detector by name, those of tabmoco with settings such as `index.n_neighbors=1`."""
     if name not in DETECTORS:
         raise ValueError(f"there is no detector {name!r}; known: {', '.join(DETECTORS)}.")
     detector = DETECTORS[name]
     if not settings or detector.family != "tabmoco":
         return detector
-    return dataclasses.replace(detector, score=_tabmoco((*settings, *(UNTRAINED if name == "untrained" else ()))))
+    own = {"untrained": UNTRAINED, "tabmoco-contaminated": CONTAMINATED}.get(name, ())
+    return dataclasses.replace(detector, score=_tabmoco((*settings, *own)))

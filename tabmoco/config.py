@@ -286,6 +286,10 @@ class IndexConfig:
     calibration_rows: int = 5_000
     """Most rows kept out. 1 or more."""
 
+    contaminated: bool = False
+    """Whether the anomalies to be found are among the rows of the table: then only the distance to the bulk of the rows
+    counts, which anomalies of one kind cannot hide from each other, and the finer evidence does not."""
+
     fpr: float = 0.01
     """Share of normal rows that `is_anomaly` may flag."""
 

@@ -48,9 +48,8 @@ from tabmoco.neighbors.reference import (
     DISTANCE_SPACES,
     FOREST_VECTORS,
     SEARCH_SPACE,
-    UNFITTED,
-    WEIGHTS,
     Reference,
+    counted_pieces,
 )
 from tabmoco.neighbors.whitening import Whitening
 from tabmoco.tables.preprocess import Preprocessor
@@ -208,11 +207,16 @@ def _check_widths(model: RowModel, reference: Reference) -> None:
                 f"the trees must split on the {splits[name]} coordinates of the {FOREST_VECTORS[name]}, got "
                 f"{forest.coordinate.max() + 1}; train the model again."
             )
-    held_out = reference.calibration.held_out
-    if ("residual" in reference.calibration.scales) != (model.decoder is not None and held_out):
+    calibration = reference.calibration
+    expected = counted_pieces(
+        contaminated=model.config.index.contaminated,
+        held_out=calibration.held_out,
+        decoded=model.decoder is not None,
+    )
+    if set(calibration.scales) != set(expected):
         raise ModelFileError(
-            "the calibration must be of the residual if the model rebuilds cells and rows were kept out, and only "
-            "then; train the model again."
+            f"the calibration of this model must be of {', '.join(expected)}, got {', '.join(calibration.scales)}; "
+            "train the model again."
         )
 
 
@@ -262,12 +266,6 @@ def _check_reference(reference: Reference) -> None:
     if any(index.content is None for index in reference.indexes.values()):
         raise ModelFileError(
             "the index must hold a content hash per row, to tell its exact twin; train the model again."
-        )
-    expected = WEIGHTS.keys() if calibration.held_out else set(UNFITTED)
-    if not expected - {"residual"} <= calibration.scales.keys() <= expected:
-        raise ModelFileError(
-            f"the calibration must be of {', '.join(sorted(expected))}, got {', '.join(calibration.scales)}; train the "
-            "model again."
         )
     if reference.usual_blame.keys() != calibration.scales.keys():
         raise ModelFileError(

@@ -163,6 +163,14 @@ def test_objectives_are_weighed_in_place_of_the_defaults(data, tmp_path, monkeyp
     assert seen[0].objective.weights == {"simclr": 1.0, "masked_cells": 0.5}
 
 
+def test_anomalies_among_the_rows_are_told_of_by_an_option_or_by_the_settings(data, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(tabmoco.training.pretrain, "pretrain", lambda table, config, **_: seen.append(config))
+    for options in ([], ["--contaminated"], ["--set", "index.contaminated=true"]):
+        succeed("pretrain", data, "--out", tmp_path / "m", *options)
+    assert [config.index.contaminated for config in seen] == [False, True, True]
+
+
 def test_pretrain_as_json_says_nothing_else(data, tmp_path):
     result = succeed("pretrain", data, "--out", tmp_path / "m", "--steps", 2, "--set", "encoder.d_block=16", "--json")
     assert json.loads(result.stdout) == json.loads(succeed("info", tmp_path / "m", "--json").stdout)

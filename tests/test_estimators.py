@@ -100,9 +100,10 @@ def test_parameters_override_the_config_and_none_keeps_it(Estimator):
 
 
 def test_the_detectors_own_parameters_reach_the_index():
-    detector = TabMoCoDetector(config=SMALL, n_neighbors=1, index_rows=30, fpr=0.2).fit(make_frame(40))
+    settings = {"n_neighbors": 1, "index_rows": 30, "fpr": 0.2, "contaminated": True}
+    detector = TabMoCoDetector(config=SMALL, **settings).fit(make_frame(40))
     index = detector.model_.config.index
-    assert (index.n_neighbors, index.rows, index.fpr) == (1, 30, 0.2)
+    assert (index.n_neighbors, index.rows, index.fpr, index.contaminated) == (1, 30, 0.2, True)
     assert detector.model_.record["n_indexed"] == 30
 
 

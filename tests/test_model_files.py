@@ -645,7 +645,7 @@ def test_residuals_are_calibrated_if_and_only_if_there_is_a_decoder(directory, t
         (tmp_path / "bare" / name).write_bytes(mine)
     for exchanged in (directory, tmp_path / "bare"):
         rehash(exchanged)
-        refused(exchanged, "residual if the model rebuilds cells")
+        refused(exchanged, "calibration of this model must be of cells, whitened, far, forest")
 
 
 def test_without_rows_kept_out_only_what_was_not_fitted_to_the_rows_is_calibrated(tmp_path, monkeypatch):
@@ -655,9 +655,18 @@ def test_without_rows_kept_out_only_what_was_not_fitted_to_the_rows_is_calibrate
     path = tmp_path / "all" / "calibration.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"held_out": True}))
     rehash(tmp_path / "all")
-    refused(
-        tmp_path / "all", "the calibration must be of cells, far, forest, residual, whitened, got cells, far, forest"
-    )
+    refused(tmp_path / "all", "must be of cells, whitened, far, forest, residual, got cells, far, forest")
+
+
+def test_the_distance_to_the_bulk_alone_is_calibrated_where_anomalies_are_among_the_rows(directory, tmp_path):
+    contaminated = dataclasses.replace(SMALL, index=dataclasses.replace(SMALL.index, contaminated=True))
+    model = pretrain(TABLE, contaminated, out=tmp_path / "contaminated")
+    loaded = load_model(tmp_path / "contaminated")
+    assert list(loaded.reference.calibration.scales) == ["far"]
+    assert loaded.score(TABLE, explain="all") == model.score(TABLE, explain="all")
+    shutil.copy(directory / "config.toml", tmp_path / "contaminated" / "config.toml")
+    rehash(tmp_path / "contaminated")
+    refused(tmp_path / "contaminated", "must be of cells, whitened, far, forest, residual, got far")
 
 
 CALIBRATIONS = {

@@ -49,6 +49,9 @@ def pretrain(
     index: Annotated[
         str | None, typer.Option(metavar="auto|queue|all|N", help="Rows to compare others with, or how many.")
     ] = None,
+    contaminated: Annotated[
+        bool, typer.Option("--contaminated", help="The anomalies to be found are among these rows.")
+    ] = False,
     device: Device = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Seed of everything random.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint of an interrupted run.")] = False,
@@ -65,6 +68,7 @@ def pretrain(
         "optimize.epochs": epochs,
         "optimize.minutes": minutes,
         "index.rows": int(index) if index is not None and index.isdecimal() else index,
+        "index.contaminated": contaminated or None,
         "device": device,
         "seed": seed,
     }

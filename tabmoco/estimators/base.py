@@ -32,6 +32,7 @@ _HOME = {
     "queue_size": "objective",
     "n_neighbors": "index",
     "fpr": "index",
+    "contaminated": "index",
     "kinds": "data",
     "exclude": "data",
 }

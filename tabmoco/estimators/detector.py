@@ -33,6 +33,9 @@ class TabMoCoDetector(OutlierMixin, RowModelEstimator):
     ----------
     contamination : "auto" or float in (0, 0.5], default="auto"
         Share of the training rows that `predict` flags. "auto" promises something about new rows instead: see `fpr`.
+    contaminated : bool, default=None
+        Whether the anomalies to be found are among the rows of `fit`, False. Then only the distance to the bulk of the
+        rows counts, which anomalies of one kind cannot hide from each other.
     fpr : float, default=None
         With ``contamination="auto"``, the share of ordinary new rows that `predict` may flag, 0.01. The threshold is
         conformal: rows kept out of training calibrate it, or the training rows themselves where a table has fewer than
@@ -63,6 +66,7 @@ class TabMoCoDetector(OutlierMixin, RowModelEstimator):
         self,
         *,
         contamination: float | str = "auto",
+        contaminated: bool | None = None,
         fpr: float | None = None,
         n_neighbors: int | None = None,
         index_rows: int | str | None = None,
@@ -82,6 +86,7 @@ class TabMoCoDetector(OutlierMixin, RowModelEstimator):
         config: PretrainConfig | None = None,
     ):
         self.contamination = contamination
+        self.contaminated = contaminated
         self.fpr = fpr
         self.n_neighbors = n_neighbors
         self.index_rows = index_rows

@@ -31,11 +31,21 @@ UNFITTED = ("cells", "far", "forest")
 """Pieces that say the same of a reference row as of a new one. The others were fitted to the reference rows, so that
 only rows kept out can calibrate them: without such rows they do not count."""
 
+BULK = ("far",)
+"""The piece that a few alike rows cannot hide from: all that counts where anomalies are among the reference rows."""
+
 SEARCH_SPACE = "direction"
 """The embedding at unit length: where similar rows are searched."""
 
 MAX_MEASURED = 2_000
 """Reference rows, each compared with the others, that calibrate where no rows were kept out of training."""
+
+
+def counted_pieces(*, contaminated: bool, held_out: bool, decoded: bool) -> list[str]:
+    """Which pieces of evidence count: whether anomalies are among the reference rows, whether rows were kept out of
+    training, and whether a decoder says what it expected instead of the cells."""
+    counted = BULK if contaminated else WEIGHTS if held_out else UNFITTED
+    return [name for name in counted if decoded or name != "residual"]
 
 
 @dataclass(frozen=True)
@@ -120,6 +130,7 @@ class Reference:
         n_neighbors: int,
         ids: pa.Array | None,
         seed: int,
+        contaminated: bool = False,
         search_index: RowIndex | None = None,
     ) -> Reference:
         """Index the points of the reference rows and calibrate on rows kept out of training.
@@ -135,10 +146,15 @@ class Reference:
             Rows made to lie outside the data, for the forests, and the place of the reference row each was made from.
         ids
             Names of the rows of the search index.
+        contaminated
+            Whether anomalies are among the rows: then no more than the distance to their bulk counts.
         search_index
             Where similar rows are searched, if that is to hold more rows than `rows`.
         """
-        counted = [name for name in WEIGHTS if held_out is not None or name in UNFITTED]
+        counted = counted_pieces(
+            contaminated=contaminated, held_out=held_out is not None, decoded="residual" in points.vectors
+        )
+        unmeasured = {name: PieceScale.measure(np.empty(0), weight=WEIGHTS[name]) for name in counted}
         measured = np.arange(len(points))
         if len(measured) > MAX_MEASURED:
             measured = np.sort(np.random.default_rng(seed).choice(len(points), MAX_MEASURED, replace=False))
@@ -146,10 +162,10 @@ class Reference:
         forests = {
             name: OutsideForest.grow(points.vectors[vectors], outside.vectors[vectors], origin, seed=seed)
             for name, vectors in FOREST_VECTORS.items()
-            if vectors in points.vectors and name in counted
+            if name in counted
         }
         whitening = Whitening.fit(points.vectors["both"])
-        bare = cls({}, whitening, forests, n_neighbors, ids, Calibration({}, np.empty(0), held_out is not None))
+        bare = cls({}, whitening, forests, n_neighbors, ids, Calibration(unmeasured, np.empty(0), held_out is not None))
         spaces = DISTANCE_SPACES if search_index is not None else (*DISTANCE_SPACES, SEARCH_SPACE)
         indexes = {
             name: RowIndex.build(bare.vectors(points, name), rows, content=points.content, seed=seed) for name in spaces
@@ -171,7 +187,7 @@ class Reference:
     @property
     def spaces(self) -> list[str]:
         """Spaces whose distance to the nearest reference rows counts."""
-        return [name for name in DISTANCE_SPACES if self.calibration.held_out or name in UNFITTED]
+        return [name for name in DISTANCE_SPACES if name in self.calibration.scales]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -194,12 +210,14 @@ class Reference:
         """Mean distance to the nearest reference rows in each space and to their bulk, and the forests' votes, all
         apart from one exact twin."""
         pieces, neighbours = {}, {}
-        for name in self.spaces:
-            distance, row = self.nearest(points, name, self.n_neighbors)
-            found = np.isfinite(distance)
-            n_found = np.maximum(found.sum(1), 1)
-            pieces[name] = np.where(found, distance, 0).sum(1, dtype=np.float64) / n_found
-            neighbours[name] = row
+        for name in DISTANCE_SPACES:
+            if name != "cells" and name not in self.spaces:
+                continue
+            distance, neighbours[name] = self.nearest(points, name, self.n_neighbors)
+            if name in self.spaces:
+                found = np.isfinite(distance)
+                n_found = np.maximum(found.sum(1), 1)
+                pieces[name] = np.where(found, distance, 0).sum(1, dtype=np.float64) / n_found
         index = self.indexes["cells"]
         twin = index.twins(points.content)
         twin = np.where(twin == NO_NEIGHBOUR, NO_NEIGHBOUR, index.places_of(twin))

@@ -230,6 +230,7 @@ def _reference(model: RowModel, encoded: EncodedTable, kept: np.ndarray, held: n
         n_neighbors=config.n_neighbors,
         ids=ids,
         seed=seed,
+        contaminated=config.contaminated,
         search_index=search_index,
     )
     _look_for_clumps(model, reference, points, scored, seed)
@@ -244,11 +245,12 @@ def _look_for_clumps(model: RowModel, reference: Reference, points: Points, scor
     """Warn if it looks as if anomalies were among the reference rows."""
     share, places = clumped_rows(points.vectors["cells"], points.content, seed=seed)
     model.record["clumped_share"] = share
-    if share >= SUSPECT_SHARE:
+    if share >= SUSPECT_SHARE and not model.config.index.contaminated:
         examples = list_names(map(str, reference.names(scored[places[:N_CLUMPED_NAMED]]).to_pylist()))
         warn(
             f"{share:.0%} of the reference rows lie in clumps apart from all others, such as the rows {examples}. If "
-            "they are not normal, rows like them are not found strange; take them out and pretrain again."
+            "they are not normal, rows like them are not found strange: take them out and pretrain again, or pretrain "
+            "with index.contaminated=true."
         )
 
 

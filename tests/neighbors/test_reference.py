@@ -184,6 +184,19 @@ def test_every_piece_has_a_weight():
     assert set(UNFITTED) < set(WEIGHTS)
 
 
+def test_anomalies_of_one_kind_among_the_reference_rows_hide_from_their_neighbours_not_from_the_bulk():
+    clean, clump = points(294, seed=0), points(6, seed=7, away=5.0)
+    polluted, held_out = Points.cat([clean, clump]), points(99, seed=1)
+    told = build_of(polluted, held_out=held_out, contaminated=True)
+    evidence = told.evidence(clump)
+    assert list(evidence.pieces) == ["far"]
+    assert set(evidence.neighbours) == {"cells"}  # the nearest row is named in any case
+    assert (p_value(told, clump) == 0.01).all()
+    assert not told.forests
+    untold = build_of(polluted, held_out=held_out)
+    assert (untold.evidence(clump).pieces["cells"] < told.evidence(clump).pieces["far"] / 2).all()
+
+
 def test_without_a_decoder_there_is_no_residual():
     whole, held_out = build(held_out=points(20, seed=1)), without(points(20, seed=1), "residual")
     reference = build_of(without(points(60, seed=0), "residual"), held_out=held_out)
