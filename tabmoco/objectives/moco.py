@@ -21,7 +21,7 @@ from tabmoco.config import ObjectiveConfig
 from tabmoco.nn.ema import EmaCopy, momentum_at
 from tabmoco.nn.encoder import RowEncoder
 from tabmoco.nn.heads import ProjectionHead, Projector
-from tabmoco.nn.key_queue import NO_ROW, KeyQueue
+from tabmoco.nn.key_queue import KeyQueue
 from tabmoco.nn.losses import info_nce
 from tabmoco.nn.norms import encode_shuffled
 from tabmoco.objectives.base import Objective, Step
@@ -41,22 +41,21 @@ class MoCo(Objective):
 
     def forward(self, encoder: RowEncoder, step: Step) -> dict[str, Tensor]:
         n_rows, n_outside = len(step.clean), len(step.outside)
-        query, content, row = self.head(step.embedding), step.content, step.row
+        query, content = self.head(step.embedding), step.content
         key = self._keys(encoder, step)
         if n_outside:
             query = torch.cat([query, self.head(encoder(step.outside))])
             content = torch.cat([content, step.outside_content])
-            row = torch.cat([row, row.new_full((n_outside,), NO_ROW)])
 
         # The queue's keys repel all; of the batch's own, those outside repel those inside and the other way round.
-        outside = torch.arange(n_rows + n_outside, device=row.device) >= n_rows
+        outside = torch.arange(n_rows + n_outside, device=content.device) >= n_rows
         batch_key, batch_outside, batch_content = (self.gather(tensor) for tensor in (key, outside, content))
         opposite = (outside.unsqueeze(1) != batch_outside) & (content.unsqueeze(1) != batch_content)
         loss = info_nce(
             query,
             key,
             torch.cat([self.queue.key, batch_key]),
-            allowed=torch.cat([self._queued_others(row, content), opposite], dim=1),
+            allowed=torch.cat([self._queued_others(content), opposite], dim=1),
             temperature=self.config.temperature,
         )
         if self.training:
@@ -90,9 +89,8 @@ class MoCo(Objective):
             return torch.cat([encode_shuffled(self.target, cells) for cells in parts])
         return torch.cat([self.target(cells) for cells in parts])
 
-    def _queued_others(self, row: Int64[Tensor, " N"], content: Int64[Tensor, " N"]) -> Bool[Tensor, "N K"]:
-        """True where a queued key is of another row, and of one with other cells; or of any, if so asked."""
-        queue = self.queue
+    def _queued_others(self, content: Int64[Tensor, " N"]) -> Bool[Tensor, "N K"]:
+        """True where a queued key is of a row with other cells, and so of another row; or of any, if so asked."""
         if not self.config.mask_duplicates:
-            return queue.filled.expand(len(row), -1)
-        return queue.filled & (queue.row != row.unsqueeze(1)) & (queue.content != content.unsqueeze(1))
+            return self.queue.filled.expand(len(content), -1)
+        return self.queue.filled & (self.queue.content != content.unsqueeze(1))

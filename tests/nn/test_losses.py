@@ -32,6 +32,18 @@ def test_info_nce_is_equation_1_of_he_et_al(n_rows, n_negatives, temperature, se
         assert math.isclose(float(loss[i]), -math.log(hit / total), rel_tol=1e-4, abs_tol=1e-5)
 
 
+def test_the_gradient_of_info_nce_is_that_of_its_formula():
+    query, positive, negative = (unit_vectors(n, seed=n).double().requires_grad_() for n in (4, 5, 6))
+    positive = positive[:4]
+    allowed = torch.rand(4, 6, generator=torch.Generator().manual_seed(1)) < 0.7
+    allowed[2] = False
+
+    def loss(*vectors: torch.Tensor) -> torch.Tensor:
+        return info_nce(*vectors, allowed=allowed, temperature=0.3)
+
+    assert torch.autograd.gradcheck(loss, (query, positive, negative))
+
+
 def test_info_nce_without_allowed_negatives_is_zero_with_finite_gradient():
     query = unit_vectors(3, seed=0).requires_grad_()
     loss = info_nce(

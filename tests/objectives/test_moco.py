@@ -147,7 +147,7 @@ def test_a_row_and_its_exact_duplicates_are_never_its_negatives(build_encoder, l
     cells = draw_cells(layout, 1)
     step = make_step(layout, cells, outside_rows=0.0)
     key = torch.nn.functional.normalize(torch.randn(3, queue.key.shape[1]))
-    queue.push(key[:1], step.row, torch.tensor([1]))  # the row itself, its cells since changed
+    queue.push(key[:1], step.row, step.content)  # the row itself
     queue.push(key[1:2], torch.tensor([77]), step.content)  # another row with the same cells
     assert float(pretext(step)["loss"].detach()) == 0.0
     queue.push(key[2:], torch.tensor([78]), torch.tensor([2]))
