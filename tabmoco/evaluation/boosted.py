@@ -24,7 +24,7 @@ class Boosted(Head):
     spaces: ClassVar[tuple[str, ...]] = ("traits",)
 
     def make(self, x: np.ndarray, y: np.ndarray) -> Any:
-        return _MAKERS[boosting_library()](self.problem.is_regression, len(x), self.problem.seed)
+        return BOOSTERS[boosting_library()](self.problem.is_regression, len(x), self.problem.seed)
 
 
 class BoostedOnBoth(Boosted):
@@ -35,10 +35,10 @@ class BoostedOnBoth(Boosted):
 
 def boosting_library() -> str:
     """The best library at hand: "catboost", "lightgbm" or "sklearn"."""
-    return next(name for name in _MAKERS if importlib.util.find_spec(name) is not None)
+    return next(name for name in BOOSTERS if importlib.util.find_spec(name) is not None)
 
 
-def _smallest_leaf(n_labels: int) -> int:
+def smallest_leaf(n_labels: int) -> int:
     """1 row up to some hundred labels, 20 from some thousand on."""
     return int(np.clip(n_labels // 200, 1, 20))
 
@@ -50,7 +50,7 @@ def _catboost(is_regression: bool, n_labels: int, seed: int) -> Any:
     return kind(
         iterations=N_ROUNDS,
         depth=6 if n_labels >= 1_000 else 4,
-        min_data_in_leaf=_smallest_leaf(n_labels),
+        min_data_in_leaf=smallest_leaf(n_labels),
         random_seed=seed % 2**31,
         allow_writing_files=False,
         verbose=False,
@@ -65,7 +65,7 @@ def _lightgbm(is_regression: bool, n_labels: int, seed: int) -> Any:
         n_estimators=N_ROUNDS,
         learning_rate=0.05,
         num_leaves=8 if n_labels < 1_000 else 31,
-        min_child_samples=_smallest_leaf(n_labels),
+        min_child_samples=smallest_leaf(n_labels),
         min_child_weight=1e-3,
         min_data_in_bin=1,
         colsample_bytree=0.5,
@@ -83,7 +83,7 @@ def _sklearn(is_regression: bool, n_labels: int, seed: int) -> Any:
         max_iter=N_ROUNDS // 2,
         learning_rate=0.1,
         max_leaf_nodes=8 if n_labels < 1_000 else 31,
-        min_samples_leaf=_smallest_leaf(n_labels),
+        min_samples_leaf=smallest_leaf(n_labels),
         l2_regularization=1.0,
         max_features=0.5,
         early_stopping=False,
@@ -91,7 +91,7 @@ def _sklearn(is_regression: bool, n_labels: int, seed: int) -> Any:
     )
 
 
-_MAKERS: dict[str, Callable[[bool, int, int], Any]] = {
+BOOSTERS: dict[str, Callable[[bool, int, int], Any]] = {
     "catboost": _catboost,
     "lightgbm": _lightgbm,
     "sklearn": _sklearn,
