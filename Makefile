@@ -10,7 +10,8 @@ THREADS ?= 2
 export OMP_NUM_THREADS ?= $(THREADS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check format benchmark-anomaly benchmark-planted benchmark-few-label clean
+.PHONY: help demo test test-slow check format clean
+.PHONY: benchmark-anomaly benchmark-planted benchmark-few-label benchmark-ablation
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -49,7 +50,8 @@ $(BENCHMARKS_INSTALLED): $(INSTALLED)
 benchmark-anomaly: ## tabmoco against what people use today, on the 22 tables of DATA
 benchmark-planted: ## who finds planted anomalies, and who names their cells, on 8 mixed tables of DATA
 benchmark-few-label: ## few labels: tabmoco against trees and linear models, on the 26 tables of DATA
-benchmark-anomaly benchmark-planted benchmark-few-label: $(BENCHMARKS_INSTALLED)
+benchmark-ablation: ## what each of MoCo's parts is worth on tables, on 8 tables of DATA
+benchmark-anomaly benchmark-planted benchmark-few-label benchmark-ablation: $(BENCHMARKS_INSTALLED)
 	@test -n "$(DATA)" || { echo "DATA must name the folder of tables: make $@ DATA=..."; exit 2; }
 	$(PYTHON) -m benchmarks.$(subst -,_,$(@:benchmark-%=%)) --data-dir $(DATA) --threads $(THREADS) $(BENCHMARK)
 
