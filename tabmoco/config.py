@@ -25,6 +25,10 @@ class DataConfig:
     exclude: tuple[str, ...] = ()
     """Columns to leave out."""
 
+    target: str | None = None
+    """Column that is to be predicted later: it is left out too, and while the encoder trains a probe says what the
+    embeddings tell of it."""
+
     kinds: dict[str, Kind] = field(default_factory=dict)
     """Kind of a column where the inferred one is not wanted, for instance `{zip = "category"}`."""
 
@@ -46,12 +50,28 @@ class DataConfig:
     sample_rows: int = 200_000
     """Rows sampled for quantiles and text statistics; counts and ranges always use every row. 1,000 or more."""
 
+    in_memory_mb: int = 384
+    """Megabytes that the encoded table may take in memory; a larger one is kept in files while training lasts, and read
+    window by window. 0 or more."""
+
     infinities: Literal["extreme", "refuse"] = "extreme"
     """Whether ±inf in a number column counts as an extreme value or is refused."""
 
     def __post_init__(self) -> None:
         check_types(self)
-        at_least(self, max_categories=2, min_category_count=1, n_knots=8, text_width=2, sample_rows=1_000)
+        if self.target is not None and self.target in (self.id_column, *self.columns):
+            raise ConfigError(
+                f"data.target must be no column that is used, but {self.target!r} is the id column or in data.columns; "
+                "take it out there."
+            )
+        at_least(
+            self, max_categories=2, min_category_count=1, n_knots=8, text_width=2, sample_rows=1_000, in_memory_mb=0
+        )
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Columns that are not learned from: the excluded ones and the target."""
+        return tuple(dict.fromkeys([*self.exclude, *([] if self.target is None else [self.target])]))
 
 
 @dataclass(frozen=True)

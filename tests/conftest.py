@@ -53,7 +53,7 @@ def small_forests() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tabmoco.neighbors.forest.N_TREES", 8)
         patch.setattr("tabmoco.neighbors.forest.MIN_OUTSIDE", 200)
-        patch.setattr("tabmoco.training.pretrain.MIN_OUTSIDE_ROWS", 400)
+        patch.setattr("tabmoco.training.indexing.MIN_OUTSIDE_ROWS", 400)
         yield
 
 

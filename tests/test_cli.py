@@ -128,7 +128,7 @@ def test_pretrain_turns_options_into_settings(data, tmp_path, monkeypatch):
     seen = {}
 
     def fake(table, config, **options):
-        seen.update(options, config=config, name=table.name)
+        seen.update(options, config=config, table=table)
 
     monkeypatch.setattr(tabmoco.training.pretrain, "pretrain", fake)
     settings = tmp_path / "run.toml"
@@ -137,12 +137,15 @@ def test_pretrain_turns_options_into_settings(data, tmp_path, monkeypatch):
     succeed(
         *("pretrain", data, "--out", tmp_path / "m", "--config", settings, "--set", "objective.queue_size=99"),
         *("--epochs", 2.5, "--seed", 4, "--device", "cpu", "--index", "50", "--exclude", "class", "--overwrite"),
+        *("--target", "ticket"),
     )
 
     config = seen["config"]
     assert (config.optimize.steps, config.optimize.epochs, config.optimize.batch_size) == (None, 2.5, 64)
     assert (config.objective.queue_size, config.seed, config.device, config.index.rows) == (99, 4, "cpu", 50)
     assert config.data.exclude == ("class",)
+    assert config.data.target == "ticket"
+    assert seen["table"] == [str(data)]
     assert seen["out"] == tmp_path / "m"
     assert (seen["overwrite"], seen["resume"], seen["progress"]) == (True, False, True)
 

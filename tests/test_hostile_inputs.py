@@ -27,6 +27,7 @@ import scipy.sparse
 import torch
 from typer.testing import CliRunner, Result
 
+import tabmoco.training.batches
 import tabmoco.training.loop
 from tabmoco import PretrainConfig, RowModel, TabMoCoDetector, TabMoCoEmbedder, TabmocoError
 from tabmoco.cli import app
@@ -593,7 +594,7 @@ def test_exact_duplicates_are_all_found_and_are_no_negatives(commands):
 def test_sorted_rows_are_shuffled_before_they_are_learned_from(commands, by):
     table = make().sort_values(by, ignore_index=True)
     both_ways(commands, table)
-    order = tabmoco.training.loop.BatchOrder(N_ROWS, 32, seed=TINY.seed)(0).tolist()
+    order = tabmoco.training.batches.BatchOrder(N_ROWS, 32, seed=TINY.seed)(0).tolist()
     assert order != sorted(order) and max(order) > 50
 
 
@@ -755,7 +756,7 @@ def test_a_resume_with_other_settings_is_refused_with_the_difference(interrupted
 
 def test_a_resume_with_another_number_of_ranks_is_refused(interrupted, monkeypatch):
     commands, path = interrupted
-    monkeypatch.setattr("tabmoco.training.pretrain.n_ranks", lambda: 2)
+    monkeypatch.setattr("tabmoco.training.identity.n_ranks", lambda: 2)
     assert "arithmetic.ranks was 1, is 2" in commands.refuse(*resume(commands, path))
 
 

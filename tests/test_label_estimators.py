@@ -263,7 +263,7 @@ def test_copies_agree(make, given, frame, hidden):
 def test_a_model_directory_gives_what_the_model_gives(frame, hidden, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tabmoco.neighbors.forest.N_TREES", 8)
-        patch.setattr("tabmoco.training.pretrain.MIN_OUTSIDE_ROWS", 400)
+        patch.setattr("tabmoco.training.indexing.MIN_OUTSIDE_ROWS", 400)
         model = tabmoco.pretrain(frame, SMALL, out=tmp_path / "model")
     y = (hidden > 0).astype(int)
     by_path = TabMoCoClassifier(model=str(tmp_path / "model"), device="cpu", head="linear").fit(frame, y)

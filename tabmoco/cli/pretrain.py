@@ -25,7 +25,6 @@ from tabmoco.cli.options import (
     data_settings,
     objective_setting,
 )
-from tabmoco.cli.rows import open_data
 from tabmoco.errors import ConfigError
 
 
@@ -35,6 +34,10 @@ def pretrain(
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the model.")],
     columns: Columns = None,
     exclude: Exclude = None,
+    target: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="Column not to learn from; a probe shows what the rows tell of it."),
+    ] = None,
     kind: Kinds = None,
     id_column: IdColumn = None,
     config: ConfigFile = None,
@@ -64,6 +67,7 @@ def pretrain(
         raise ConfigError("--resume goes on with a run and --overwrite replaces one; give one of the two.")
     changes = {
         **data_settings(columns, exclude, kind, id_column),
+        "data.target": target,
         "optimize.steps": steps,
         "optimize.epochs": epochs,
         "optimize.minutes": minutes,
@@ -75,7 +79,7 @@ def pretrain(
     plan = build_config(config, [*(settings or []), *objective_setting(objective)], changes)
     from tabmoco.training.pretrain import pretrain as run
 
-    model = run(open_data(data, plan.data), plan, out=out, resume=resume, overwrite=overwrite, progress=not quiet)
+    model = run(data, plan, out=out, resume=resume, overwrite=overwrite, progress=not quiet)
     if json:
         console.print_json(model.info())
     elif not quiet:

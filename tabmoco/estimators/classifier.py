@@ -9,7 +9,7 @@ from jaxtyping import Float64
 from sklearn.base import ClassifierMixin
 
 from tabmoco.estimators.few_label import HeadEstimator
-from tabmoco.evaluation.labels import read_classes
+from tabmoco.tables.labels import read_classes
 
 
 class TabMoCoClassifier(ClassifierMixin, HeadEstimator):

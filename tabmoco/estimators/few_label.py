@@ -16,9 +16,9 @@ from tabmoco.estimators.base import RowModelEstimator
 from tabmoco.evaluation.blend import Blend, build_head
 from tabmoco.evaluation.heads import HEADS
 from tabmoco.evaluation.inputs import InputReader
-from tabmoco.evaluation.labels import Classes, Numbers
 from tabmoco.evaluation.problem import Head, Problem
 from tabmoco.model import RowModel
+from tabmoco.tables.labels import Classes, Numbers
 from tabmoco.tables.source import TableSource
 from tabmoco.training.pretrain import pretrain
 

@@ -16,8 +16,8 @@ from tabmoco.errors import ConfigError
 from tabmoco.estimators.few_label import LabelEstimator
 from tabmoco.evaluation.context import directions, nearest_rows
 from tabmoco.evaluation.inputs import HeadInput, InputReader
-from tabmoco.evaluation.labels import read_classes
 from tabmoco.model import RowModel
+from tabmoco.tables.labels import read_classes
 
 MAX_GROUPED = 20_000
 """Rows that the groups are found on at most."""

@@ -9,7 +9,7 @@ from jaxtyping import Float64
 from sklearn.base import RegressorMixin
 
 from tabmoco.estimators.few_label import HeadEstimator
-from tabmoco.evaluation.labels import read_numbers
+from tabmoco.tables.labels import read_numbers
 
 
 class TabMoCoRegressor(RegressorMixin, HeadEstimator):

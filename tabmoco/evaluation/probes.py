@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
 from sklearn.decomposition import PCA
 
 from tabmoco.errors import ConfigError, SchemaError, TableError
@@ -16,23 +15,17 @@ from tabmoco.evaluation.figures import METRICS, class_figures, number_figures
 from tabmoco.evaluation.folds import draw_labelled
 from tabmoco.evaluation.heads import HEADS
 from tabmoco.evaluation.inputs import HeadInput, InputReader
-from tabmoco.evaluation.labels import read_classes, read_numbers
 from tabmoco.evaluation.problem import Problem
 from tabmoco.model import RowModel, build_untrained
 from tabmoco.tables.names import require_columns
-from tabmoco.tables.schema import natural_kind
 from tabmoco.tables.source import TableSource, open_table
-
-Task = Literal["auto", "classification", "regression"]
+from tabmoco.tables.target import Task, read_target
 
 PROBES = {"linear": "linear probe", "neighbours": "kNN probe"}
 """Heads of a probe, by name."""
 
 INPUTS = ("embedding", "cells", "untrained encoder", "PCA of the cells")
 """What the probes read: the embedding, and what it has to beat."""
-
-MOST_GRADES = 10
-"""Whole numbers of at most so many distinct values are classes."""
 
 MAX_PROBED = 20_000
 """Rows probed at most, drawn at random."""
@@ -153,7 +146,8 @@ def probe(
             f"the target must be a column that the model never saw, but it was trained on {target!r}, so the figures "
             f"would mislead; pretrain again with --exclude {target}."
         )
-    found_task, rows, y, n_classes = _answers(open_table(whole, columns=[target]), target, task)
+    found = read_target(open_table(whole, columns=[target]), task)
+    found_task, rows, y, n_classes = found.task, found.rows, found.y, found.n_classes
     n_left_out = whole.n_rows - len(rows)
     if len(rows) > MAX_PROBED:
         chosen = np.sort(np.random.default_rng(0).choice(len(rows), MAX_PROBED, replace=False))
@@ -205,33 +199,6 @@ def _inputs(model: RowModel, source: TableSource, rows: np.ndarray) -> dict[str,
         name: HeadInput(own.cells, {"embedding": space.astype(np.float32)})
         for name, space in zip(INPUTS, spaces, strict=True)
     }
-
-
-def _answers(
-    source: TableSource, target: str, task: Task
-) -> tuple[Literal["classification", "regression"], np.ndarray, np.ndarray, int]:
-    """What to do with the only column of a table, the rows that have a value, their values, and how many classes."""
-    if task not in ("auto", "classification", "regression"):
-        raise ConfigError(f"task must be auto, classification or regression, got task={task!r}.")
-    values = pa.chunked_array([batch.table.column(0) for batch in source.batches()], source.arrow_schema.types[0])
-    if values.null_count == len(values):
-        raise TableError(f"the target must have values, {target!r} has none.")
-    kind = natural_kind(values.type)
-    if task == "auto" and kind == "timestamp":
-        raise SchemaError(f"the target must hold numbers or classes, {target!r} holds {values.type}; name another.")
-    if task == "regression" or (task == "auto" and kind == "number" and not _are_grades(values)):
-        numbers = read_numbers(values)
-        return "regression", numbers.rows, numbers.value, 0
-    labels = read_classes(values, marked=False)
-    if len(labels.classes) < 2:
-        raise TableError(f"the target must have at least two values, {target!r} holds {labels.classes[0]} alone.")
-    return "classification", labels.rows, labels.code, len(labels.classes)
-
-
-def _are_grades(values: pa.ChunkedArray) -> bool:
-    """Whether numbers are whole and few."""
-    numbers = np.array([value for value in values.unique().to_pylist() if value is not None], dtype=np.float64)
-    return bool(len(numbers) <= MOST_GRADES + 1 and (numbers[~np.isnan(numbers)] % 1 == 0).all())
 
 
 def _plain(value: float) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,10 +26,11 @@ from tabmoco.tables.families import accepts, is_whole_number
 from tabmoco.tables.names import refuse_duplicates
 from tabmoco.tables.notices import Notices
 from tabmoco.tables.profiles import ValueCounter
+from tabmoco.tables.remaining import RemainingRows
 from tabmoco.tables.scalings import fit_knots
 from tabmoco.tables.schema import Column, Schema, infer_schema
 from tabmoco.tables.source import TableBatch, TableSource
-from tabmoco.tables.store import EncodedTable
+from tabmoco.tables.store import MemoryTable
 from tabmoco.tables.text import TextEncoder
 
 _SAMPLED_CELLS = 50_000_000
@@ -87,7 +88,7 @@ class Preprocessor:
         config: DataConfig | None = None,
         *,
         schema: Schema | None = None,
-        rows: Int64[np.ndarray, " N"] | None = None,
+        without: Int64[np.ndarray, " m"] | None = None,
     ) -> Preprocessor:
         """Learn scales, vocabularies and text weights.
 
@@ -98,12 +99,12 @@ class Preprocessor:
         ----------
         schema
             Kinds of the columns, inferred from the whole table when not given.
-        rows
-            Positions of the rows to learn from; None means all.
+        without
+            Positions of rows not to learn from.
         """
         config = config if config is not None else DataConfig()
         schema = infer_schema(source, config) if schema is None else schema
-        fitted = _fitted_rows(source, rows)
+        fitted = _fitted_rows(source, without)
         sampled = _sample(fitted, config.sample_rows, len(schema.used))
         cells = _gather(source, schema.used, fitted, sampled, capacity=20 * config.max_categories)
         encoders = []
@@ -161,38 +162,44 @@ class Preprocessor:
         self._notices.warn()
         return cells
 
-    def encode(self, source: TableSource, *, progress: Callable[[int], None] | None = None) -> EncodedTable:
-        """Encode a whole table.
+    def encode(self, source: TableSource, *, progress: Callable[[int], None] | None = None) -> MemoryTable:
+        """Encode a whole table in memory.
 
         Parameters
         ----------
         progress
             Called with the number of rows done after each batch.
         """
-        self.align(source.arrow_schema, name=source.name)
         n_rows = source.n_rows
         cells = CellBatch(
             torch.zeros(n_rows, self.layout.n_numbers),
             torch.zeros(n_rows, self.layout.n_codes, dtype=torch.int64),
             torch.zeros(n_rows, self.layout.n_columns, dtype=torch.bool),
         )
-        ids = []
         done = 0
-        for batch in source.batches():
-            part = self._encode(batch)
+        for part in self.iter_cells(source):
             cells.number[done : done + len(part)] = part.number
             cells.code[done : done + len(part)] = part.code
             cells.missing[done : done + len(part)] = part.missing
-            if batch.ids is not None:
-                ids.append(batch.ids)
             done += len(part)
             if progress is not None:
                 progress(done)
-        for position, column in enumerate(self.layout.columns):
-            if n_rows > 0 and bool(cells.missing[:, position].all()):
-                self._notices.empty(column)
+        return MemoryTable(cells)
+
+    def iter_cells(self, source: TableSource, *, first: int = 0) -> Iterator[CellBatch]:
+        """Encode a table from row `first` on, batch by batch."""
+        self.align(source.arrow_schema, name=source.name)
+        seen = np.zeros(self.layout.n_columns, dtype=bool)
+        n_rows = 0
+        for batch in source.batches(first=first):
+            part = self._encode(batch)
+            n_rows += len(part)
+            seen |= (~part.missing).any(0).numpy()
+            yield part
+        if n_rows and first == 0:
+            for position in np.flatnonzero(~seen):
+                self._notices.empty(self.layout.columns[position])
         self._notices.warn()
-        return EncodedTable(cells, torch.arange(n_rows), _one_array(ids, source))
 
     def _encode(self, batch: TableBatch | pa.RecordBatch | pa.Table) -> CellBatch:
         table = batch.table if isinstance(batch, TableBatch) else batch
@@ -263,7 +270,7 @@ class Preprocessor:
         return cls(schema, config, encoders, knots=arrays["knots"], knot_scores=arrays["knot_scores"])
 
     def _known_names(self) -> set[str]:
-        names = {column.name for column in self.schema.columns} | set(self.config.exclude)
+        names = {column.name for column in self.schema.columns} | set(self.config.left_out)
         return names | ({self.config.id_column} if self.config.id_column is not None else set())
 
 
@@ -278,36 +285,34 @@ def _layout(columns: Sequence[Column], encoders: Sequence[Encoder]) -> Layout:
     )
 
 
-def _fitted_rows(source: TableSource, rows: np.ndarray | None) -> np.ndarray:
-    n_rows = source.n_rows
-    if rows is None:
-        fitted = np.arange(n_rows)
-    else:
-        fitted = np.unique(np.asarray(rows, dtype=np.int64))
-        if len(fitted) and (fitted[0] < 0 or fitted[-1] >= n_rows):
-            raise TableError(f"Rows to learn from must lie in 0 to {n_rows - 1}, got {fitted[0]} to {fitted[-1]}.")
+def _fitted_rows(source: TableSource, without: np.ndarray | None) -> RemainingRows:
+    left_out = np.unique(np.asarray([] if without is None else without, dtype=np.int64))
+    if len(left_out) and (left_out[0] < 0 or left_out[-1] >= source.n_rows):
+        raise TableError(
+            f"Rows not to learn from must lie in 0 to {source.n_rows - 1}, got {left_out[0]} to {left_out[-1]}."
+        )
+    fitted = RemainingRows(source.n_rows, left_out)
     if len(fitted) == 0:
         raise TableError(f"{source.name} must have rows to learn from, found none.")
     return fitted
 
 
-def _sample(rows: np.ndarray, sample_rows: int, n_columns: int) -> np.ndarray:
+def _sample(rows: RemainingRows, sample_rows: int, n_columns: int) -> np.ndarray:
     n_sampled = min(sample_rows, max(10_000, _SAMPLED_CELLS // n_columns))
-    if len(rows) <= n_sampled:
-        return rows
-    return np.sort(np.random.default_rng(_SAMPLE_SEED).choice(rows, n_sampled, replace=False, shuffle=False))
+    return np.sort(rows.draw(n_sampled, np.random.default_rng(_SAMPLE_SEED)))
 
 
 def _gather(
-    source: TableSource, columns: Sequence[Column], fitted: np.ndarray, sampled: np.ndarray, *, capacity: int
+    source: TableSource, columns: Sequence[Column], fitted: RemainingRows, sampled: np.ndarray, *, capacity: int
 ) -> dict[str, Any]:
     """One pass for what the encoders learn from: value counts of categories, sampled cells of all else."""
     counts = {column.name: ValueCounter(capacity) for column in columns if column.kind == "category"}
     pieces: dict[str, list[Any]] = {column.name: [] for column in columns if column.kind not in ("category", "boolean")}
     for batch in source.batches():
         first, last = int(batch.rows[0]), int(batch.rows[-1]) + 1
-        wanted = _within(fitted, first, last)
-        in_sample = _within(sampled, first, last)
+        wanted = fitted.span(first, last) - first
+        low, high = np.searchsorted(sampled, [first, last])
+        in_sample = sampled[low:high] - first
         for column in columns:
             if column.kind == "boolean":
                 continue
@@ -327,11 +332,6 @@ def _joined_texts(cells: list[pa.DictionaryArray]) -> pa.DictionaryArray:
     return pa.chunked_array(cells).unify_dictionaries().combine_chunks()
 
 
-def _within(rows: np.ndarray, first: int, last: int) -> np.ndarray:
-    low, high = np.searchsorted(rows, [first, last])
-    return rows[low:high] - first
-
-
 def _fit_encoder(column: Column, cells: Any, config: DataConfig) -> Encoder:
     if column.kind == "number":
         is_whole, refuse = is_whole_number(column.arrow_type), config.infinities == "refuse"
@@ -345,11 +345,3 @@ def _fit_encoder(column: Column, cells: Any, config: DataConfig) -> Encoder:
     return CategoryEncoder.fit(
         column.name, cells, max_categories=config.max_categories, min_count=config.min_category_count
     )
-
-
-def _one_array(pieces: list[pa.Array], source: TableSource) -> pa.Array | None:
-    if source.id_column is None:
-        return None
-    if not pieces:
-        return source.take(np.zeros(0, np.int64)).ids
-    return pa.chunked_array(pieces).combine_chunks()

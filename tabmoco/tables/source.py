@@ -77,12 +77,11 @@ class TableSource:
         """Number of rows."""
         return self.n_rows
 
-    def batches(self, *, batch_rows: int = 65_536) -> Iterator[TableBatch]:
-        """Read the whole table from its first row, `batch_rows` rows at a time (the last batch may be shorter)."""
+    def batches(self, *, batch_rows: int = 65_536, first: int = 0) -> Iterator[TableBatch]:
+        """Read the table from row `first` on, `batch_rows` rows at a time (the last batch may be shorter)."""
         if batch_rows < 1:
             raise TableError(f"batch_rows must be at least 1, got {batch_rows}.")
-        first = 0
-        for batch in rebatch(self._reader.batches(self._names), self._read_schema, batch_rows):
+        for batch in rebatch(_from(first, self._reader.batches(self._names)), self._read_schema, batch_rows):
             yield self._table_batch(np.arange(first, first + batch.num_rows), batch)
             first += batch.num_rows
 
@@ -116,6 +115,14 @@ class TableSource:
         if self.id_column is None:
             return TableBatch(rows, None, batch)
         return TableBatch(rows, batch.column(self.id_column), batch.select(self.arrow_schema.names))
+
+
+def _from(first: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches from a row on."""
+    for batch in batches:
+        if first < batch.num_rows:
+            yield batch.slice(first)
+        first = max(0, first - batch.num_rows)
 
 
 def open_table(

@@ -28,6 +28,10 @@ def figures_text(figures: dict[str, float], rows_per_second: float) -> str:
         parts.append(f"similarity {positive:.2f} to the own key, {round(negative, 2) + 0.0:.2f} to others")
     if "retrieval_accuracy" in figures:
         parts.append(f"found {figures['retrieval_accuracy']:.0%}")
+    if "probe_auroc" in figures:
+        parts.append(f"probe AUROC {figures['probe_auroc']:.3f}")
+    if "probe_r2" in figures:
+        parts.append(f"probe R² {figures['probe_r2']:.3f}")
     return ", ".join([*parts, f"{rows_per_second:,.0f} rows/s"])
 
 

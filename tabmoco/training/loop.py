@@ -16,18 +16,17 @@ from types import FrameType
 from typing import Any
 
 import torch
-from jaxtyping import Int64
-from torch import Generator, Tensor
+from torch import Generator
 
 from tabmoco.config import OptimizeConfig, PretrainConfig
 from tabmoco.corruption import Corruption
 from tabmoco.errors import Interrupted, TrainingError
 from tabmoco.objectives import Pretext, make_step
-from tabmoco.tables.cells import CellBatch
-from tabmoco.training.batches import STEPS, BatchOrder, derive_seed
+from tabmoco.training.batches import STEPS, derive_seed
 from tabmoco.training.checkpoint import load_checkpoint, save_checkpoint
 from tabmoco.training.display import Display
 from tabmoco.training.monitor import Monitor
+from tabmoco.training.rows import TrainingRows
 from tabmoco.training.schedules import warmup_then_cosine
 
 LOG_EVERY = 20
@@ -41,15 +40,6 @@ WATCHED_FROM = 0.25
 
 TIMED_STEPS = 8
 """Steps timed on a copy when the budget is wall-clock time."""
-
-
-@dataclass(frozen=True)
-class TrainingRows:
-    """The encoded training rows, on the device."""
-
-    cells: CellBatch
-    row: Int64[Tensor, " n"]
-    content: Int64[Tensor, " n"]
 
 
 @dataclass
@@ -107,8 +97,8 @@ def train(
     TrainingError
         When the loss or a gradient is not finite; the checkpoint before it is kept.
     """
-    settings, device = config.optimize, data.row.device
-    order = BatchOrder(len(data.row), settings.batch_size, seed=config.seed)
+    settings, device = config.optimize, data.device
+    batches = data.batches(settings.batch_size, seed=config.seed)
     optimizer = build_optimizer(pretext, settings)
     progress = Progress(n_steps)
     if resume and checkpoint is not None:
@@ -140,12 +130,12 @@ def train(
             seed = derive_seed(config.seed, STEPS, progress.step)
             generator = Generator(device).manual_seed(seed)
             torch.manual_seed(seed)
-            chosen = order(progress.step).to(device)
+            rows = batches(progress.step)
             step = make_step(
                 corruption,
-                data.cells[chosen],
-                data.row[chosen],
-                data.content[chosen],
+                rows.cells,
+                rows.row,
+                rows.content,
                 generator,
                 progress=share,
                 n_local_views=pretext.n_local_views,
@@ -176,7 +166,7 @@ def train(
             if progress.step % LOG_EVERY == 0 or progress.step % look_every == 0 or done or interrupted:
                 refuse_non_finite(int(first_bad))
                 figures |= {name: float(value) for name, value in out.items()}
-                speed = (progress.step - first_step) * order.batch_size / max(time.monotonic() - started, 1e-9)
+                speed = (progress.step - first_step) * batches.batch_size / max(time.monotonic() - started, 1e-9)
                 display.update(progress.step, speed, figures)
             if progress.step % look_every == 0 or done:
                 seen = look()
@@ -235,13 +225,12 @@ def timed_copy(
     """A training step on a copy of `pretext`, for timing."""
     twin = copy.deepcopy(pretext).train()
     optimizer = build_optimizer(twin, config.optimize)
-    order = BatchOrder(len(data.row), config.optimize.batch_size, seed=config.seed)
+    batches = data.batches(config.optimize.batch_size, seed=config.seed)
 
     def one_step(number: int) -> None:
-        generator = Generator(data.row.device).manual_seed(number)
-        chosen = order(number).to(data.row.device)
-        rows = data.cells[chosen], data.row[chosen], data.content[chosen]
-        step = make_step(corruption, *rows, generator, n_local_views=twin.n_local_views)
+        generator = Generator(data.device).manual_seed(number)
+        rows = batches(number)
+        step = make_step(corruption, rows.cells, rows.row, rows.content, generator, n_local_views=twin.n_local_views)
         loss = twin(step)["loss"]
         optimizer.zero_grad(set_to_none=True)
         loss.backward()

@@ -12,6 +12,7 @@ from torch.nn.functional import normalize
 from tabmoco.corruption import Corruption
 from tabmoco.objectives import Pretext, Step, make_step
 from tabmoco.tables.cells import CellBatch
+from tabmoco.training.online_probe import OnlineProbe
 
 MAX_ROWS = 1_000
 """Rows watched."""
@@ -57,6 +58,9 @@ class Monitor:
     half: CellBatch
     """The rows with half of their cells swapped."""
 
+    probe: OnlineProbe | None = None
+    """What looks on, if there is a column to be predicted."""
+
     @classmethod
     def build(cls, rows: CellBatch, corruption: Corruption, *, seed: int, n_local_views: int = 0) -> Monitor:
         """Draw the views once, from `seed`."""
@@ -88,6 +92,8 @@ class Monitor:
         for name, objective in pretext.objectives.items():
             watched = objective.figures(pretext.encoder, self.step.clean)
             figures |= {f"{name}/{figure}": float(value) for figure, value in watched.items()}
+        if self.probe is not None:
+            figures |= self.probe.look(pretext.encoder)
         pretext.train(was_training)
         return figures
 

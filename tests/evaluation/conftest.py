@@ -43,7 +43,7 @@ def model(planted) -> RowModel:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tabmoco.neighbors.forest.N_TREES", 8)
         patch.setattr("tabmoco.neighbors.forest.MIN_OUTSIDE", 200)
-        patch.setattr("tabmoco.training.pretrain.MIN_OUTSIDE_ROWS", 400)
+        patch.setattr("tabmoco.training.indexing.MIN_OUTSIDE_ROWS", 400)
         return tabmoco.pretrain(planted[0], config)
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tabmoco.errors import TableError
-from tabmoco.evaluation.labels import read_classes, read_numbers
+from tabmoco.tables.labels import read_classes, read_numbers
 from tabmoco.tables.notices import TabmocoWarning
 
 

@@ -19,8 +19,9 @@ from tabmoco.errors import CheckpointError, Interrupted, TrainingError
 from tabmoco.objectives import OBJECTIVES, Pretext, build_pretext
 from tabmoco.training.batches import BatchOrder
 from tabmoco.training.checkpoint import read_facts
-from tabmoco.training.loop import Progress, TrainingRows, build_optimizer, steps_within, timed_copy, train
+from tabmoco.training.loop import Progress, build_optimizer, steps_within, timed_copy, train
 from tabmoco.training.monitor import Monitor
+from tabmoco.training.rows import ResidentRows
 
 N_ROWS = 70
 
@@ -51,7 +52,7 @@ class Run:
     """Everything `train` needs, fresh from the seed."""
 
     pretext: Pretext
-    data: TrainingRows
+    data: ResidentRows
     corruption: Corruption
     monitor: Monitor
     config: PretrainConfig
@@ -83,7 +84,7 @@ def fresh(build_encoder, layout, draw_cells, small_config) -> Callable[..., Run]
             optimize=dataclasses.replace(small_config.optimize, **optimize),
         )
         cells = draw_cells(layout, N_ROWS)
-        data = TrainingRows(cells, torch.arange(N_ROWS), cells.content_hash())
+        data = ResidentRows(cells, torch.arange(N_ROWS), cells.content_hash())
         damage = Corruption(draw_cells(layout, N_ROWS), layout, config.corruption)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(3)

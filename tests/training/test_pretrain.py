@@ -144,6 +144,57 @@ def undisturbed(tmp_path_factory) -> RowModel:
     return model
 
 
+# ---------------------------------------------------------------- larger than memory
+
+STREAMED = dataclasses.replace(SMALL, data=dataclasses.replace(SMALL.data, in_memory_mb=0))
+
+
+@pytest.fixture
+def small_windows(monkeypatch):
+    """Blocks of 20 rows, windows of 100: each epoch reads five of them."""
+    monkeypatch.setattr("tabmoco.training.rows.BLOCK_ROWS", 20)
+    monkeypatch.setattr("tabmoco.training.rows.WINDOW_BLOCKS", 5)
+
+
+@pytest.mark.filterwarnings("ignore:The encoded table is larger")
+def test_a_table_kept_in_files_is_learned_from_like_one_in_memory(undisturbed, tmp_path, small_windows, monkeypatch):
+    seen: list[int] = []
+    forward = Pretext.forward
+
+    def watched(pretext: Pretext, step: object) -> dict[str, torch.Tensor]:
+        seen.extend(step.row.tolist())
+        return forward(pretext, step)
+
+    monkeypatch.setattr(Pretext, "forward", watched)
+    model = pretrain(make_table(), STREAMED, out=tmp_path / "model")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]  # the files are gone
+    assert set(seen) - {-2} == set(range(N_ROWS)) - held_out_of(model)
+    assert held_out_of(model) == held_out_of(undisturbed)
+    assert model.reference.ids.equals(undisturbed.reference.ids)
+    cells, others = model.reference.indexes["cells"].vectors, undisturbed.reference.indexes["cells"].vectors
+    np.testing.assert_array_equal(cells, others)  # what was encoded is the same
+    assert RowModel.load(tmp_path / "model").score(make_table()) == model.score(make_table())
+
+
+@pytest.mark.filterwarnings("ignore:The encoded table is larger")
+@pytest.mark.parametrize("step", [1, 11, 24])
+def test_a_streamed_run_that_was_stopped_ends_like_an_undisturbed_one(tmp_path, small_windows, monkeypatch, step):
+    whole, out = pretrain(make_table(), STREAMED), tmp_path / "model"
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        stop(patch, Pretext, "after_step", step, press_ctrl_c)
+        pretrain(make_table(), STREAMED, out=out)
+    written = {path.name: path.stat().st_mtime_ns for path in (checkpoint_of(out).parent / "cells").iterdir()}
+    assert written.keys() == {"number", "code", "missing", "store.json"}
+    with monkeypatch.context() as patch:
+        patch.setattr("tabmoco.tables.preprocess.Preprocessor.iter_cells", lambda *_, **__: pytest.fail("encoded anew"))
+        assert_same(resume(out, config=STREAMED), whole)
+
+
+def test_where_the_files_are_and_how_large_is_said(tmp_path):
+    with pytest.warns(TabmocoWarning, match=r"in_memory_mb = 0: it is kept in .*model\.training/cells, 0\.00 GB"):
+        pretrain(make_table(), change(STREAMED, optimize={"steps": 1}), out=tmp_path / "model")
+
+
 # ---------------------------------------------------------------- stopped and resumed
 
 
@@ -232,7 +283,7 @@ def test_a_run_may_be_stopped_again_and_again(undisturbed, tmp_path, monkeypatch
     [
         (RowModel, "points"),
         (Reference, "build"),
-        (tabmoco.training.pretrain, "_reference_rows"),
+        (tabmoco.training.indexing, "_reference_rows"),
         (RowModel, "save"),
         (shutil, "rmtree"),
     ],
@@ -330,7 +381,7 @@ def test_resuming_on_another_table_is_refused(halted, edit):
 
 
 def test_resuming_with_another_version_is_refused_with_both(halted, monkeypatch):
-    monkeypatch.setattr(tabmoco.training.pretrain, "_version", lambda _: "99.9")
+    monkeypatch.setattr(tabmoco.training.identity, "version_of", lambda _: "99.9")
     with pytest.raises(CheckpointError, match=r"tabmoco \d+\.\d+\.\d+, this is 99\.9"):
         resume(halted)
 
@@ -559,7 +610,7 @@ def test_the_index_holds_the_rows_it_promises_the_latest_of_the_queue_first(rows
 
 
 def test_auto_indexes_the_queue_and_a_sample_of_a_large_table(monkeypatch):
-    monkeypatch.setattr(tabmoco.training.pretrain, "AUTO_INDEX_ROWS", 120)
+    monkeypatch.setattr(tabmoco.training.indexing, "AUTO_INDEX_ROWS", 120)
     config = change(objective={"queue_size": 60}, optimize={"steps": 3, "batch_size": 50})
     model = pretrain(make_table(), config)
     assert len(model.reference) == 120
@@ -601,7 +652,7 @@ def test_forests_learn_from_reference_rows_and_from_rows_made_from_them(monkeypa
         return build(cls, points, rows, held_out, outside, origin, **options)
 
     monkeypatch.setattr(Reference, "build", classmethod(spy))
-    monkeypatch.setattr(tabmoco.training.pretrain, "MIN_OUTSIDE_ROWS", 10)
+    monkeypatch.setattr(tabmoco.training.indexing, "MIN_OUTSIDE_ROWS", 10)
     model = pretrain(make_table(), change(optimize={"steps": 2}))
     assert len(seen["points"]) == 468
     assert len(seen["outside"]) == len(seen["origin"]) == pytest.approx(468, rel=0.1)  # some damage changes nothing
@@ -609,7 +660,7 @@ def test_forests_learn_from_reference_rows_and_from_rows_made_from_them(monkeypa
     assert 0 <= seen["origin"].min() and seen["origin"].max() < 468
     assert np.isin(seen["outside"].content, seen["points"].content).mean() < 0.1
     assert all(forest.seen.shape == (468, 8) for forest in model.reference.forests.values())
-    monkeypatch.setattr(tabmoco.training.pretrain, "MIN_OUTSIDE_ROWS", 900)
+    monkeypatch.setattr(tabmoco.training.indexing, "MIN_OUTSIDE_ROWS", 900)
     pretrain(make_table(), change(optimize={"steps": 2}))
     assert len(seen["outside"]) == pytest.approx(900, rel=0.1)
 
