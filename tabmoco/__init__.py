@@ -21,9 +21,13 @@ if TYPE_CHECKING:
         TabMoCoClassifier,
         TabMoCoDetector,
         TabMoCoEmbedder,
+        TabMoCoImputer,
         TabMoCoRegressor,
     )
+    from tabmoco.evaluation.comparison import Comparison, benchmark
     from tabmoco.evaluation.context import context_rows
+    from tabmoco.evaluation.drift import drift
+    from tabmoco.evaluation.drift_result import Drift
     from tabmoco.evaluation.probes import ProbeResult, probe
     from tabmoco.model import RowModel
     from tabmoco.tables.schema import Schema, infer_schema
@@ -33,8 +37,10 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOME = {
+    "Comparison": "tabmoco.evaluation.comparison",
     "CorruptionConfig": "tabmoco.config",
     "DataConfig": "tabmoco.config",
+    "Drift": "tabmoco.evaluation.drift_result",
     "EncoderConfig": "tabmoco.config",
     "InContextClassifier": "tabmoco.estimators",
     "IndexConfig": "tabmoco.config",
@@ -47,9 +53,12 @@ _HOME = {
     "TabMoCoClassifier": "tabmoco.estimators",
     "TabMoCoDetector": "tabmoco.estimators",
     "TabMoCoEmbedder": "tabmoco.estimators",
+    "TabMoCoImputer": "tabmoco.estimators",
     "TabMoCoRegressor": "tabmoco.estimators",
     "TabmocoError": "tabmoco.errors",
+    "benchmark": "tabmoco.evaluation.comparison",
     "context_rows": "tabmoco.evaluation.context",
+    "drift": "tabmoco.evaluation.drift",
     "infer_schema": "tabmoco.tables.schema",
     "open_table": "tabmoco.tables.source",
     "pretrain": "tabmoco.training.pretrain",
@@ -58,8 +67,10 @@ _HOME = {
 """Module of each public name; imported when the name is first used, so that `import tabmoco` stays light."""
 
 __all__ = [
+    "Comparison",
     "CorruptionConfig",
     "DataConfig",
+    "Drift",
     "EncoderConfig",
     "InContextClassifier",
     "IndexConfig",
@@ -72,10 +83,13 @@ __all__ = [
     "TabMoCoClassifier",
     "TabMoCoDetector",
     "TabMoCoEmbedder",
+    "TabMoCoImputer",
     "TabMoCoRegressor",
     "TabmocoError",
     "__version__",
+    "benchmark",
     "context_rows",
+    "drift",
     "infer_schema",
     "open_table",
     "pretrain",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,8 +17,13 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from tabmoco.config import PretrainConfig
+from tabmoco.duplicates.compared import Words
+from tabmoco.duplicates.groups import Duplicates
+from tabmoco.duplicates.search import Side, find_duplicates
 from tabmoco.errors import TableError
 from tabmoco.expectation import STRANGE_CELLS, Expectation
+from tabmoco.imputation.filling import Filling
+from tabmoco.imputation.imputer import Imputer
 from tabmoco.neighbors.anomaly import false_discoveries_below
 from tabmoco.neighbors.evidence import CellSpace
 from tabmoco.neighbors.explain import contributions
@@ -400,6 +406,46 @@ class RowModel:
             ]
         )
 
+    def duplicates(
+        self,
+        table: Any,
+        *,
+        against: Any = None,
+        threshold: float | Literal["auto"] = "auto",
+        k: int = 10,
+        progress: Callable[[int], None] = lambda n_rows: None,
+    ) -> Duplicates:
+        """Groups of exact and near duplicates among the rows of a table, or between it and the table `against`. See
+        `tabmoco.duplicates.search`; `progress` is told the number of rows just read."""
+        words, given = Words(), (table,) if against is None else (table, against)
+        sources = [self._open(one) for one in given]
+        sides = (
+            Side.gather(source, self.schema.used, words, self._batches(source, BATCH_ROWS), self.points, progress)
+            for source in sources
+        )
+        return find_duplicates(sides, threshold=threshold, k=k)
+
+    @cached_property
+    def imputer(self) -> Imputer:
+        """Guesses of missing cells, learned from the reference rows as they are needed."""
+        epochs = self.record.get("steps_done", 0) * self.config.optimize.batch_size / self.record.get("n_trained", 1)
+        return Imputer(self.preprocessor, self.encoder, self.decoder, self._reference(), self.cell_space, epochs)
+
+    def filling(self, table: Any, *, uncertainty: bool = False) -> Filling:
+        """`impute`, batch by batch, with the number of cells filled in each column."""
+        return Filling(self.imputer, self._open(table), uncertainty)
+
+    def impute(self, table: Any, *, uncertainty: bool = False) -> pa.Table:
+        """The table with its missing cells filled, and all others as they are. See `tabmoco.imputation.filling`.
+
+        Parameters
+        ----------
+        uncertainty
+            Add how sure each filled cell is: `<name>_low` and `<name>_high`, between which nine in ten true numbers
+            lie, or `<name>_confidence`, the probability of the category.
+        """
+        return self.filling(table, uncertainty=uncertainty).table()
+
     # ---------------------------------------------------------------- reading
 
     def _open(self, table: Any) -> TableSource:
@@ -413,7 +459,8 @@ class RowModel:
         wanted = {*data.columns, *data.exclude, *([data.id_column] if data.id_column else [])}
         if not wanted <= {*source.arrow_schema.names, source.id_column}:
             return False
-        same = open_table(source, columns=data.columns, exclude=data.exclude, id_column=data.id_column)
+        left_out = [name for name in data.left_out if name in source.arrow_schema.names]
+        same = open_table(source, columns=data.columns, exclude=left_out, id_column=data.id_column)
         return bool(same.fingerprint() == self.record.get("fingerprint"))
 
     def _batches(

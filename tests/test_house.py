@@ -21,7 +21,20 @@ from tabmoco.config_page import field_docstrings
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = Path(tabmoco.__file__).parent
-COMMANDS = ["schema", "pretrain", "info", "embed", "score", "search", "probe", "config"]
+COMMANDS = [
+    "schema",
+    "pretrain",
+    "info",
+    "embed",
+    "score",
+    "search",
+    "drift",
+    "duplicates",
+    "impute",
+    "probe",
+    "benchmark",
+    "config",
+]
 HEAVY = {"faiss", "numpy", "pandas", "polars", "pyarrow", "scipy", "sklearn", "torch"}
 UNSAFE = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
 

@@ -15,7 +15,20 @@ from tabmoco.cli.app import app
 
 __all__ = ["app", "main"]
 
-COMMANDS = ("schema", "pretrain", "info", "embed", "score", "search", "probe", "config")
+COMMANDS = (
+    "schema",
+    "pretrain",
+    "info",
+    "embed",
+    "score",
+    "search",
+    "drift",
+    "duplicates",
+    "impute",
+    "probe",
+    "benchmark",
+    "config",
+)
 """In the order of the help; each is a module that registers itself."""
 
 for _name in COMMANDS:

@@ -14,7 +14,15 @@ from __future__ import annotations
 from tabmoco.estimators.classifier import TabMoCoClassifier
 from tabmoco.estimators.detector import TabMoCoDetector
 from tabmoco.estimators.embedder import TabMoCoEmbedder
+from tabmoco.estimators.imputer import TabMoCoImputer
 from tabmoco.estimators.in_context import InContextClassifier
 from tabmoco.estimators.regressor import TabMoCoRegressor
 
-__all__ = ["InContextClassifier", "TabMoCoClassifier", "TabMoCoDetector", "TabMoCoEmbedder", "TabMoCoRegressor"]
+__all__ = [
+    "InContextClassifier",
+    "TabMoCoClassifier",
+    "TabMoCoDetector",
+    "TabMoCoEmbedder",
+    "TabMoCoImputer",
+    "TabMoCoRegressor",
+]
