@@ -164,7 +164,7 @@ class Filling:
         others = [name for name in left if name not in texts and name not in self._facts]
         unread = [name for name in left if name in self._facts]
         for names, why in (
-            (texts, "texts, which nothing here can write"),
+            (texts, "texts, which are not made up"),
             (others, "columns that the model does not use"),
             (unread, "columns whose type cannot hold the values of training"),
         ):
