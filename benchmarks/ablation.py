@@ -25,7 +25,7 @@ from benchmarks.ablation_summary import summarise
 from benchmarks.ablation_training import evaluate
 from benchmarks.few_label_protocol import catalogue
 from benchmarks.results_file import provenance, write_results
-from benchmarks.runs import TIMEOUT_SECONDS, Job, Key, Run, RunStore, Work, run_jobs, start_server
+from benchmarks.runs import TIMEOUT_SECONDS, Job, Key, Run, RunStore, Work, run_and_report
 
 KEYS = ("seed", "table", "setting", "steps", "max_rows")
 """Fields that name a run."""
@@ -52,21 +52,18 @@ FULL = {
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parse(arguments)
     store = RunStore(chosen.out.with_suffix(".runs.jsonl"), KEYS)
-    facts = provenance("scipy")
-    try:
-        if not chosen.report_only:
-            start_server(["benchmarks.ablation_training"], threads=chosen.threads)
-            run_jobs(
-                plan(chosen),
-                store,
-                facts={"commit": facts["commit"], "versions": facts["versions"], "threads": chosen.threads},
-                like=("setting", "steps", "table"),
-                guess=functools.partial(guess_seconds, store),
-                timeout_seconds=60 * chosen.minutes,
-                redo=functools.partial(is_redone, chosen, store),
-            )
-    finally:
-        report(chosen, store, facts)
+    run_and_report(
+        chosen,
+        store,
+        provenance("scipy"),
+        plan=plan,
+        report=report,
+        like=("setting", "steps", "table"),
+        guess=functools.partial(guess_seconds, store),
+        timeout_seconds=60 * chosen.minutes,
+        redo=functools.partial(is_redone, chosen, store),
+        modules=("benchmarks.ablation_training",),
+    )
     return 0
 
 

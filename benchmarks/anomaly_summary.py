@@ -7,9 +7,7 @@ one half, AUPRC the share of anomalies. A detector that has not run on every tab
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,6 +17,7 @@ import pandas as pd
 from benchmarks.anomaly_protocol import CONFIRMATION, DEVELOPMENT, FAMILIES, RATES
 from benchmarks.detectors import DETECTORS
 from benchmarks.runs import Run
+from benchmarks.targets import Target
 
 MEASURES = ("auroc", "auprc")
 OURS, SUM, CLOCK = "tabmoco", "two-scalings", "KNN"
@@ -36,8 +35,6 @@ SUBSETS: dict[str, Callable[[str], bool]] = {
     "all": lambda table: True,
     "one of each family": lambda table: table not in RELATIVES,
 }
-
-BOUNDS = {"at least": operator.ge, "above": operator.gt, "at most": operator.le}
 
 
 def summarise(runs: Sequence[Run], full_size: Sequence[Run] = ()) -> dict[str, Any]:
@@ -62,27 +59,6 @@ def summarise(runs: Sequence[Run], full_size: Sequence[Run] = ()) -> dict[str, A
 
 
 # ------------------------------------------------------------------ targets
-
-
-@dataclass(frozen=True)
-class Target:
-    """Something to be reached, and how far it is reached; nothing where a detector it needs has no mean."""
-
-    words: str
-    bound: str
-    wanted: float
-    measure: Callable[[Mapping[str, Any]], float | None]
-
-    def judge(self, summary: Mapping[str, Any]) -> dict[str, Any]:
-        measured = self.measure(summary)
-        met = None if measured is None else bool(BOUNDS[self.bound](measured, self.wanted))
-        return {
-            "target": self.words,
-            "bound": self.bound,
-            "wanted": self.wanted,
-            "measured": measured,
-            "met": met,
-        }
 
 
 def lead(summary: Mapping[str, Any], *, setting: str, measure: str, over: str | None = None) -> float | None:

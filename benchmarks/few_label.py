@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.few_label_methods import METHODS, SOURCES, evaluate, fail, is_tried, make_source, missing_package
+from benchmarks.few_label_methods import METHODS, evaluate, fail, is_tried, missing_package
 from benchmarks.few_label_protocol import (
     BLOCKS,
     BUDGETS,
@@ -43,10 +43,11 @@ from benchmarks.few_label_protocol import (
     n_train_of,
 )
 from benchmarks.few_label_report import plot, render
+from benchmarks.few_label_sources import SOURCES, make_source
 from benchmarks.few_label_store import Stores, build, once
 from benchmarks.few_label_summary import summarise
 from benchmarks.results_file import provenance, write_results
-from benchmarks.runs import TIMEOUT_SECONDS, Job, Run, RunStore, Work, clock, isolated, run_jobs, start_server
+from benchmarks.runs import TIMEOUT_SECONDS, Job, Run, RunStore, Work, clock, isolated, run_and_report
 
 KEYS = ("seed", "table", "draw", "budget", "method", "max_rows", "set")
 """Fields that name a run."""
@@ -89,28 +90,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stores = Stores(chosen.out.with_suffix(".encoders"), keep_all=chosen.keep_encoders)
     for name, reason in (chosen.left_out | chosen.absent).items():
         print(f"Left out: {name}, {reason}.", flush=True)
-    try:
-        if not chosen.report_only:
-            start_server(["benchmarks.few_label_warm_start"], threads=chosen.threads)
-            jobs = plan(chosen, stores)
-            run_jobs(
-                jobs,
-                store,
-                facts={"commit": facts["commit"], "versions": facts["versions"], "threads": chosen.threads},
-                like=("method", "budget", "table"),
-                guess=lambda key: METHODS[key["method"]].usual_seconds,
-                timeout_seconds=60 * chosen.minutes,
-                redo=lambda key: key["method"] in chosen.redo,
-                say=lambda line: print(line + encoders_left(chosen, jobs, store, stores), flush=True),
-            )
-            if not chosen.keep_encoders:
-                stores.clear()
-    finally:
-        report(chosen, store, facts)
+    run_and_report(
+        chosen,
+        store,
+        facts,
+        plan=functools.partial(plan, stores=stores),
+        report=report,
+        like=("method", "budget", "table"),
+        guess=lambda key: METHODS[key["method"]].usual_seconds,
+        timeout_seconds=60 * chosen.minutes,
+        also_left=lambda jobs: encoders_left(chosen, jobs, store, stores),
+        modules=("benchmarks.few_label_warm_start",),
+    )
+    if not chosen.keep_encoders and not chosen.report_only:
+        stores.clear()
     return 0
 
 
-def plan(chosen: argparse.Namespace, stores: Stores) -> list[Job]:
+def plan(chosen: argparse.Namespace, *, stores: Stores) -> list[Job]:
     """Seed after seed, so that whatever is stopped leaves whole seeds; within one, table after table, so that each
     needs its encoder once."""
     jobs = []
@@ -124,8 +121,8 @@ def plan(chosen: argparse.Namespace, stores: Stores) -> list[Job]:
             for draw, method in itertools.product(draws, chosen.methods):
                 if not is_tried(METHODS[method], budget):
                     continue
-                settings = " ".join(sorted(chosen.set)) if METHODS[method].source else ""
-                key = dict(zip(KEYS, (seed, name, draw, budget, method, chosen.max_rows, settings), strict=True))
+                named = (seed, name, draw, budget, method, chosen.max_rows, _set(chosen, method))
+                key = dict(zip(KEYS, named, strict=True))
                 jobs.append(Job(key, functools.partial(_work, chosen, stores, key)))
     return jobs
 
@@ -134,21 +131,19 @@ def encoders_left(chosen: argparse.Namespace, jobs: Sequence[Job], store: RunSto
     """What there is to train besides the runs, in words, and how long it will take going by what was trained."""
     known = {(run["table"], run["seed"], METHODS[run["method"]].source): run for run in store.runs.values()}
     seconds = [run["source_seconds"] for run in known.values() if run.get("source_seconds")]
-    wanted = {(folder_name(chosen, job.key), METHODS[job.key["method"]].source) for job in jobs if job.key not in store}
-    n_left = sum(bool(source) and not stores.has(folder, source) for folder, source in wanted)
+    open_jobs = [job for job in jobs if METHODS[job.key["method"]].has_encoder and job.key not in store]
+    wanted = {(folder_name(chosen, job.key), METHODS[job.key["method"]].source) for job in open_jobs}
+    n_left = sum(not stores.has(folder, source) for folder, source in wanted)
     each = sum(seconds) / len(seconds) if seconds else ENCODER_SECONDS
     return f" (and {n_left} encoders, about {clock(n_left * each)})" if n_left else ""
 
 
 def runs_of(store: RunStore, chosen: argparse.Namespace) -> list[Run]:
     """All runs of the file with these rows and settings, whichever methods and tables were asked for now."""
-    settings = " ".join(sorted(chosen.set))
     return [
         run
         for run in store.runs.values()
-        if run["method"] in METHODS
-        and run["max_rows"] == chosen.max_rows
-        and run["set"] == (settings if METHODS[run["method"]].source else "")
+        if run["method"] in METHODS and run["max_rows"] == chosen.max_rows and run["set"] == _set(chosen, run["method"])
     ]
 
 
@@ -212,7 +207,7 @@ def folder_name(chosen: argparse.Namespace, key: Mapping[str, Any]) -> str:
 
 
 def _work(chosen: argparse.Namespace, stores: Stores, key: dict[str, Any]) -> Work:
-    """A run's work. The first of a table and seed writes their folder, the first to need an encoder has it made."""
+    """A run's work. The first of a table and seed writes their folder, the first to look at a source has it run."""
     facts, seed, method = chosen.catalogue[key["table"]], key["seed"], METHODS[key["method"]]
     rows, train, test = _divided(facts, seed, chosen.max_rows)
     store = stores.of(folder_name(chosen, key), lambda path: build(path, rows.table, train, test))
@@ -227,14 +222,15 @@ def _work(chosen: argparse.Namespace, stores: Stores, key: dict[str, Any]) -> Wo
         "n_columns": rows.table.num_columns,
         "n_classes": len(rows.classes),
     }
-    for source in (*SOURCES[method.source].after, method.source) if method.source else ():
+    for source in (*SOURCES[method.source].after, method.source):
         make = functools.partial(
             isolated, make_source, source, store.path, tuple(chosen.set), seed, timeout_seconds=60 * chosen.minutes
         )
         made = once(store, source, make)
         if "failure" in made:
             return Work(fail, (f"{source}: {made['failure']}",), noted)
-        noted["source_seconds"] = made["seconds"]
+        if method.has_encoder:
+            noted["source_seconds"] = made["seconds"]
     task = Task(facts.kind, store.path, labelled, label, len(rows.classes), key["draw"])
     return Work(evaluate, (method.name, task, rows.label[test]), noted)
 
@@ -243,6 +239,10 @@ def _work(chosen: argparse.Namespace, stores: Stores, key: dict[str, Any]) -> Wo
 def _divided(facts: TableFacts, seed: int, max_rows: int) -> tuple[Rows, Any, Any]:
     rows = load(facts)
     return rows, *divide(len(rows.label), seed, block=BLOCKS.get(facts.name, 1), max_rows=max_rows)
+
+
+def _set(chosen: argparse.Namespace, method: str) -> str:
+    return " ".join(sorted(chosen.set)) if METHODS[method].has_encoder else ""
 
 
 def _is_budget(word: str) -> bool:

@@ -1,10 +1,9 @@
-"""What the runs of one table and seed share, kept on disk while they last: rows, cells as numbers, and embeddings.
+"""What the runs of one table and seed share, kept on disk while they last: rows, and what heads read of them.
 
-    TABLE-SEED-.../train.parquet, test.parquet        rows without their target
-                   plain.train.npy, both.train.npy    cells as in `benchmarks.cell_matrix`: unscaled; in both scalings
-                   tabmoco.train.npy, ...             embeddings, once the source that makes them has run
-                   encoder.json                       what that source took, or why it failed
-                   model/                             the pretrained encoder
+    TABLE-SEED-.../train.parquet, test.parquet    rows without their target
+                   encoder.json                   what a source took, or why it failed
+                   encoder/model/                 the encoder that it made, if it made one
+                   encoder/train.traits.npy, ...  rows as its encoder and its preprocessor see them
 
 No label is ever written here.
 """
@@ -23,12 +22,18 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from jaxtyping import Float32
+import torch
 
-from benchmarks.cell_matrix import cell_matrix, quantile_normal, standardised
 from benchmarks.runs import Run
+from tabmoco.evaluation.inputs import HeadInput
+from tabmoco.model import RowModel
+from tabmoco.tables.cells import CellBatch
 
 Part = Literal["train", "test"]
+PARTS: tuple[Part, Part] = ("train", "test")
+
+SLOTS = ("number", "code", "missing")
+"""Arrays that are encoded cells; all others are spaces."""
 
 
 @dataclass(frozen=True)
@@ -37,37 +42,41 @@ class Store:
 
     path: Path
 
-    @property
-    def model_path(self) -> Path:
-        return self.path / "model"
-
     def table(self, part: Part) -> pa.Table:
         return pq.read_table(self.path / f"{part}.parquet")
 
     def n_rows(self, part: Part) -> int:
         return pq.read_metadata(self.path / f"{part}.parquet").num_rows
 
-    def points(self, name: str, part: Part) -> Float32[np.ndarray, "N D"]:
-        """Cells (`plain`, `both`) or an embedding, read from disk only where it is looked at."""
-        return np.load(self.path / f"{name}.{part}.npy", mmap_mode="r")
+    def keep_model(self, source: str, model: RowModel) -> None:
+        (self.path / source).mkdir(exist_ok=True)
+        model.save(self.path / source / "model", overwrite=True)
 
-    def keep(self, name: str, train: np.ndarray, test: np.ndarray | None) -> None:
-        for part, points in (("train", train), ("test", test)):
-            np.save(self.path / f"{name}.{part}.npy", np.asarray(points, dtype=np.float32))
+    def model(self, source: str) -> RowModel:
+        return RowModel.load(self.path / source / "model", device="cpu")
+
+    def keep(self, source: str, part: Part, rows: HeadInput) -> None:
+        """Keep rows as heads read them."""
+        folder, cells = self.path / source, rows.cells
+        folder.mkdir(exist_ok=True)
+        slots = {name: getattr(cells, name).numpy() for name in SLOTS}
+        for name, array in {**slots, **rows.spaces}.items():
+            np.save(folder / f"{part}.{name}.npy", array)
+
+    def rows(self, source: str, part: Part) -> HeadInput:
+        """The same, every space read from disk only where it is looked at."""
+        files = {path.name.split(".")[1]: path for path in sorted((self.path / source).glob(f"{part}.*.npy"))}
+        cells = CellBatch(*(torch.from_numpy(np.load(files[name])) for name in SLOTS))
+        return HeadInput(
+            cells, {name: np.load(path, mmap_mode="r") for name, path in files.items() if name not in SLOTS}
+        )
 
 
 def build(path: Path, table: pa.Table, train: np.ndarray, test: np.ndarray) -> Store:
-    """Write the rows of a split and their cells, aside first."""
+    """Write the rows of a split, aside first."""
     with _aside(path) as aside:
-        parts = [table.take(pa.array(rows)).combine_chunks() for rows in (train, test)]
-        for part, rows in zip(("train", "test"), parts, strict=True):
-            pq.write_table(rows, aside / f"{part}.parquet")
-        cells = cell_matrix(*parts)
-        kept = Store(aside)
-        kept.keep("plain", cells.train, cells.test)
-        scaled, ranked = standardised(cells), quantile_normal(cells)
-        both = [np.concatenate([z, q[:, cells.is_number]], axis=1) for z, q in zip(scaled, ranked, strict=True)]
-        kept.keep("both", *both)
+        for part, rows in zip(PARTS, (train, test), strict=True):
+            pq.write_table(table.take(pa.array(rows)).combine_chunks(), aside / f"{part}.parquet")
     return Store(path)
 
 
@@ -98,7 +107,7 @@ class Stores:
 
 
 def once(store: Store, source: str, make: Callable[[], Run]) -> dict[str, Any]:
-    """What a source took to make its embeddings, made now if they are not there, or why it failed."""
+    """What a source took, run now if it has not yet, or why it failed."""
     note = store.path / f"{source}.json"
     if not note.exists():
         note.write_text(json.dumps(make()), encoding="utf-8")

@@ -8,8 +8,7 @@ classes as likely, the mean for a number. A method that lacks a table or a draw 
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,6 +19,7 @@ import pandas as pd
 from benchmarks.few_label_methods import METHODS
 from benchmarks.few_label_protocol import BUDGETS, SHOTS
 from benchmarks.runs import Run
+from benchmarks.targets import Target
 
 OURS, EMBEDDING, BESIDE, TUNED = "tabmoco", "tabmoco-embedding", "tabmoco-cells", "tabmoco-finetuned"
 CONTROLS = ("linear", "untrained", "PCA")
@@ -33,7 +33,6 @@ TIE = 0.002
 """Two scores this near are level."""
 
 UP_TO_1000 = ("10", "25", "100", "500", "1000")
-BOUNDS = {"at least": operator.ge, "above": operator.gt}
 
 PUBLISHED_STUNT = {
     "1-shot": {"kNN": 52.82, "CatBoost": 52.06, "LR": 52.43, "VIME + LR": 55.89, "STUNT": 63.88},
@@ -77,27 +76,11 @@ def of(summary: Mapping[str, Any], kind: str, budget: str) -> Mapping[str, Any]:
 
 
 @dataclass(frozen=True)
-class Target:
-    """Something to be reached, and how far it is reached; nothing where a method it needs has no mean."""
+class BudgetTarget(Target):
+    """One that is left out where none of its budgets was run."""
 
-    words: str
-    bound: str
-    wanted: float
     kind: str
     budgets: tuple[str, ...]
-    """What it is about; it is left out where none of it was run."""
-
-    measure: Callable[[Mapping[str, Any]], float | None]
-
-    def judge(self, summary: Mapping[str, Any]) -> dict[str, Any]:
-        measured = self.measure(summary)
-        return {
-            "target": self.words,
-            "bound": self.bound,
-            "wanted": self.wanted,
-            "measured": measured,
-            "met": None if measured is None else bool(BOUNDS[self.bound](round(measured, 9), self.wanted)),
-        }
 
 
 def lead(
@@ -107,7 +90,7 @@ def lead(
     found = of(summary, kind, budget)
     rival = found.get(over) if over in ("best", "best_tree") else over
     means = [found.get("methods", {}).get(name, {}).get(measure) for name in (ours, rival)]
-    return None if None in means else 100 * (means[0] - means[1])
+    return None if None in means else round(100 * (means[0] - means[1]), 9)
 
 
 def least_lead(summary: Mapping[str, Any], *, kind: str, ours: str, over: Sequence[str]) -> float | None:
@@ -128,38 +111,40 @@ def share_ahead(summary: Mapping[str, Any], *, kind: str, budget: str, ours: str
 
 def relative_accuracy(summary: Mapping[str, Any], *, budget: str) -> float | None:
     """Percent by which pretraining raises the fine-tuned encoder's accuracy, mean of **all** tables."""
-    return summary["pretraining"].get(budget, {}).get("mean")
+    mean = summary["pretraining"].get(budget, {}).get("mean")
+    return None if mean is None else round(mean, 9)
 
 
-def _targets() -> tuple[Target, ...]:
+def _targets() -> tuple[BudgetTarget, ...]:
     targets = []
     for kind, word in (("classification", "AUROC"), ("regression", "RMSE")):
         for ours in (EMBEDDING, BESIDE):
             for over in (CONTROLS, TS3L):
                 words = f"{word}: least lead of {ours} over {', '.join(over)} at any budget up to 1,000"
                 measure = partial(least_lead, kind=kind, ours=ours, over=over)
-                targets.append(Target(words, "above", 0.0, kind, UP_TO_1000, measure))
+                targets.append(BudgetTarget(words, "above", 0.0, measure, kind, UP_TO_1000))
         for budget, bound, wanted in (
             ("10", "at least", 2.0), ("25", "at least", 2.0), ("100", "at least", 1.0), ("500", "above", 0.0),
             ("1000", "at least", -100 * TIE), ("5000", "at least", -100 * TIE),
         ):  # fmt: skip
             words = f"{word}: tabmoco over the best rival's mean at {int(budget):,} labels"
-            targets.append(Target(words, bound, wanted, kind, (budget,), partial(lead, kind=kind, budget=budget)))
+            ahead = partial(lead, kind=kind, budget=budget)
+            targets.append(BudgetTarget(words, bound, wanted, ahead, kind, (budget,)))
         words = f"{word}: tabmoco over the best tree with all labels"
         best_tree = partial(lead, kind=kind, budget="all", over="best_tree")
-        targets.append(Target(words, "at least", -0.3, kind, ("all",), best_tree))
+        targets.append(BudgetTarget(words, "at least", -0.3, best_tree, kind, ("all",)))
         for ours, over in ((EMBEDDING, "untrained"), (TUNED, "from-scratch")):
             words = f"{word}: tables on which {ours} is ahead of {over} at 100 labels, %"
             ahead = partial(share_ahead, kind=kind, budget="100", ours=ours, over=over)
-            targets.append(Target(words, "at least", 75.0, kind, ("100",), ahead))
+            targets.append(BudgetTarget(words, "at least", 75.0, ahead, kind, ("100",)))
     words = f"accuracy of {TUNED} over from-scratch with 25 % of the labels, relative, mean of all tables, %"
-    targets.append(Target(words, "at least", 2.0, "classification", ("25%",), partial(relative_accuracy, budget="25%")))
+    gain = partial(relative_accuracy, budget="25%")
+    targets.append(BudgetTarget(words, "at least", 2.0, gain, "classification", ("25%",)))
     for shot in SHOTS:
         for over in ("5NN", "VIME"):
             ahead = partial(lead, kind="classification", budget=shot, over=over, measure="accuracy")
-            targets.append(
-                Target(f"accuracy: tabmoco over {over}, {shot}", "above", 0.0, "classification", (shot,), ahead)
-            )
+            words = f"accuracy: tabmoco over {over}, {shot}"
+            targets.append(BudgetTarget(words, "above", 0.0, ahead, "classification", (shot,)))
     return tuple(targets)
 
 

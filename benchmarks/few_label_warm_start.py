@@ -5,10 +5,6 @@ from __future__ import annotations
 import contextlib
 
 import benchmarks.few_label_methods  # noqa: F401
-import tabmoco.training.pretrain  # noqa: F401
-
-with contextlib.suppress(ImportError):
-    import tabmoco.estimators  # noqa: F401
 
 for name in ("catboost", "lightgbm", "xgboost"):
     with contextlib.suppress(ImportError):

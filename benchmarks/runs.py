@@ -98,20 +98,37 @@ def run_and_report(
     like: Sequence[str],
     guess: Guess = lambda key: 1.0,
     timeout_seconds: float = TIMEOUT_SECONDS,
+    redo: Callable[[Key], bool] | None = None,
+    also_left: Callable[[Sequence[Job]], str] = lambda jobs: "",
+    modules: Sequence[str] = ("benchmarks.warm_start",),
 ) -> None:
     """Do the runs that are missing or to be redone, unless only a report is wanted, and report those there are even if
-    stopped; `facts` is the provenance."""
+    stopped.
+
+    Parameters
+    ----------
+    facts
+        The provenance.
+    like
+        As for `run_jobs`; unless `redo` says otherwise, runs are redone whose first field of these is in `chosen.redo`.
+    also_left
+        What else there is to do for the jobs, in words that are added to the time left.
+    modules
+        What the processes of all runs have imported before they start.
+    """
     try:
         if not chosen.report_only:
-            start_server(["benchmarks.warm_start"], threads=chosen.threads)
+            start_server(modules, threads=chosen.threads)
+            jobs = plan(chosen)
             run_jobs(
-                plan(chosen),
+                jobs,
                 store,
                 facts={"commit": facts["commit"], "versions": facts["versions"], "threads": chosen.threads},
                 like=like,
                 guess=guess,
                 timeout_seconds=timeout_seconds,
-                redo=lambda key: key["detector"] in chosen.redo,
+                redo=redo or (lambda key: key[like[0]] in chosen.redo),
+                say=lambda line: print(line + also_left(jobs), flush=True),
             )
     finally:
         report(chosen, store, facts)

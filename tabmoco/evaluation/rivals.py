@@ -254,14 +254,14 @@ def run_all(
         if method.head is None:
             predicted = np.mean([found[part].predicted for part in method.parts], axis=0)
         else:
-            predicted = _predicted(method.head(problem), rows, y, tested)
+            predicted = predictions(method.head(problem), rows, y, tested)
         seconds = time.perf_counter() - start + sum(found[part].seconds for part in method.parts)
         found[method.name] = Run(predicted, *_measured(truth, predicted), seconds)
     return found
 
 
-def _predicted(head: Head | Blend, rows: HeadInput, y: np.ndarray, tested: HeadInput) -> np.ndarray:
-    """Heads learn class numbers, or standardised targets."""
+def predictions(head: Head | Blend, rows: HeadInput, y: np.ndarray, tested: HeadInput) -> np.ndarray:
+    """What a head, taught class numbers or standardised targets, says of tested rows: probabilities or numbers."""
     if not head.problem.is_regression:
         return head.fit(rows, y).predict(tested)
     centre, scale = float(y.mean()), float(y.std()) or 1.0

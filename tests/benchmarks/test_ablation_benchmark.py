@@ -261,7 +261,7 @@ def command(data_dir, tmp_path, monkeypatch, capsys):
         return {**function(*arguments), "seconds": 0.1, "peak_mb": 1.0}
 
     monkeypatch.setattr(runs, "isolated", here)
-    monkeypatch.setattr(ablation, "start_server", lambda modules, *, threads: None)
+    monkeypatch.setattr(runs, "start_server", lambda modules, *, threads: None)
     monkeypatch.setattr(ablation, "plot", lambda summary, path: None)
 
     def run(*arguments):

@@ -10,12 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks import few_label, few_label_methods, runs
-from benchmarks.few_label_methods import METHODS, SCARF_METHODS, Source
+from benchmarks import few_label, few_label_methods, few_label_sources, runs
+from benchmarks.few_label_methods import METHODS, SCARF_METHODS
 from benchmarks.few_label_protocol import divide, labelled_rows
 from benchmarks.few_label_report import plot, render
-from benchmarks.few_label_store import Store, Stores
+from benchmarks.few_label_sources import Source
+from benchmarks.few_label_store import PARTS, Store, Stores
 from benchmarks.few_label_summary import summarise, win_ratios
+from tabmoco.evaluation.inputs import HeadInput
 
 FACTS = {"commit": "abc1234", "threads": 2}
 PAGE_FACTS = {"command": "python -m benchmarks.few_label", "commit": "abc1234", "cores": 2, "versions": {"python": "3"}}
@@ -224,7 +226,7 @@ def command(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(runs, "isolated", here)
     monkeypatch.setattr(few_label, "isolated", here)
-    monkeypatch.setattr(few_label, "start_server", lambda modules, *, threads: None)
+    monkeypatch.setattr(runs, "start_server", lambda modules, *, threads: None)
     monkeypatch.setattr(few_label, "plot", lambda summary, path: None)
 
     def run(*arguments, data_dir=data_dir):
@@ -281,7 +283,8 @@ def test_neither_tested_labels_nor_hidden_ones_change_anything_but_the_measure(c
 
     def spy(data):
         def evaluate(name, task, truth):
-            files = {path.name: path.read_bytes() for path in sorted(task.folder.iterdir())}
+            paths = [path for path in sorted(task.folder.rglob("*")) if path.is_file()]
+            files = {str(path.relative_to(task.folder)): path.read_bytes() for path in paths}
             told[data] = (task, files, METHODS[name].predict(task), truth)
             return few_label_methods.evaluate(name, task, truth)
 
@@ -296,7 +299,8 @@ def test_neither_tested_labels_nor_hidden_ones_change_anything_but_the_measure(c
     (task, files, prediction, truth), (other, other_files, other_prediction, other_truth) = told.values()
     assert np.array_equal(task.labelled, other.labelled) and len(task.labelled) == len(task.label) == 25
     assert np.array_equal(task.label, other.label)
-    assert {name: data for name, data in files.items() if "parquet" in name or "npy" in name} == other_files
+    assert files == other_files
+    assert {"train.parquet", "cells/train.traits.npy", "cells/test.traits.npy"} <= set(files)
     assert np.array_equal(prediction, other_prediction)
     assert not np.array_equal(truth, other_truth)
     assert np.array_equal(truth, first[test])
@@ -310,11 +314,14 @@ def fake_encoder(monkeypatch):
     def make(path, settings, seed):
         store = Store(path)
         made.append((path.name.split("-")[0], seed, tuple(settings)))
-        for name in ("tabmoco", "untrained"):
-            store.keep(name, *(store.table(part)["size"].to_numpy()[:, None] for part in ("train", "test")))
+        few_label_sources.encoded(path, settings, seed)
+        store.keep_model("encoder", store.model("cells"))
+        for part in PARTS:
+            spaces = {name: store.table(part)["size"].to_numpy()[:, None] for name in ("embedding", "untrained")}
+            store.keep("encoder", part, HeadInput(store.rows("cells", part).cells, spaces))
         return {"n_steps": 1}
 
-    monkeypatch.setitem(few_label_methods.SOURCES, "encoder", Source(make))
+    monkeypatch.setitem(few_label_sources.SOURCES, "encoder", Source(make))
     return made
 
 
@@ -341,7 +348,7 @@ def test_a_source_that_fails_fails_its_runs_and_no_others(command, tmp_path, mon
     def make(path, settings, seed):
         raise RuntimeError("lost its way")
 
-    monkeypatch.setitem(few_label_methods.SOURCES, "encoder", Source(make))
+    monkeypatch.setitem(few_label_sources.SOURCES, "encoder", Source(make))
     command("--methods", "linear,untrained", "--budgets", "10", "--draws", "1", "--seeds", "1", "--tables", "good")
     found = {run["method"]: run.get("failure") for run in kept(tmp_path)}
     assert found == {"linear": None, "untrained": "encoder: lost its way"}
@@ -376,7 +383,7 @@ def test_the_whole_plan_covers_tables_budgets_and_draws(tmp_path):
     data_dir = write_tables(tmp_path / "data")
     whole = few_label.parse(["--data-dir", str(data_dir)])
     assert whole.tables == ["good", "price"]
-    keys = [job.key for job in few_label.plan(whole, Stores(tmp_path / "a"))]
+    keys = [job.key for job in few_label.plan(whole, stores=Stores(tmp_path / "a"))]
     n_often = len([name for name in whole.methods if not METHODS[name].budgets])
     n_both = len(set(whole.methods) & set(SCARF_METHODS))
     # 240 rows train: 10, 25 and 100 labels in five draws, all in three; 25 % and flipped in three, of classes only
@@ -385,7 +392,7 @@ def test_the_whole_plan_covers_tables_budgets_and_draws(tmp_path):
     assert {key["budget"] for key in keys if key["method"] == "CatBoost-search"} <= {"100"}
     assert len({tuple(key.values()) for key in keys}) == len(keys)
     shots = few_label.parse(["--data-dir", str(data_dir), "--stunt", "--tables", "good,digits"])
-    keys = [job.key for job in few_label.plan(shots, Stores(tmp_path / "a"))]
+    keys = [job.key for job in few_label.plan(shots, stores=Stores(tmp_path / "a"))]
     assert len(keys) == 2 * 2 * 20 * len(shots.methods)
     assert {key["budget"] for key in keys} == {"1-shot", "5-shot"}
     assert shots.out != whole.out
