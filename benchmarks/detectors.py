@@ -54,7 +54,7 @@ UNTRAINED = ("optimize.steps=1", "optimize.epochs=none", "optimize.minutes=none"
 """Settings with which training changes no weight."""
 
 CONTAMINATED = ("index.contaminated=true", *UNTRAINED)
-"""Settings for rows that are known to hold anomalies. What then counts is not learned, so no training is spent on it."""
+"""Settings for rows that are known to hold anomalies. What counts then is not learned, so nothing is trained."""
 
 
 @dataclass(frozen=True)
