@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         TabMoCoImputer,
         TabMoCoRegressor,
     )
+    from tabmoco.evaluation.clusters import Cluster, Clusters, cluster
     from tabmoco.evaluation.comparison import Comparison, benchmark
     from tabmoco.evaluation.context import context_rows
     from tabmoco.evaluation.drift import drift
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOME = {
+    "Cluster": "tabmoco.evaluation.clusters",
+    "Clusters": "tabmoco.evaluation.clusters",
     "Comparison": "tabmoco.evaluation.comparison",
     "CorruptionConfig": "tabmoco.config",
     "DataConfig": "tabmoco.config",
@@ -57,6 +60,7 @@ _HOME = {
     "TabMoCoRegressor": "tabmoco.estimators",
     "TabmocoError": "tabmoco.errors",
     "benchmark": "tabmoco.evaluation.comparison",
+    "cluster": "tabmoco.evaluation.clusters",
     "context_rows": "tabmoco.evaluation.context",
     "drift": "tabmoco.evaluation.drift",
     "infer_schema": "tabmoco.tables.schema",
@@ -67,6 +71,8 @@ _HOME = {
 """Module of each public name; imported when the name is first used, so that `import tabmoco` stays light."""
 
 __all__ = [
+    "Cluster",
+    "Clusters",
     "Comparison",
     "CorruptionConfig",
     "DataConfig",
@@ -88,6 +94,7 @@ __all__ = [
     "TabmocoError",
     "__version__",
     "benchmark",
+    "cluster",
     "context_rows",
     "drift",
     "infer_schema",

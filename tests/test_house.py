@@ -30,6 +30,7 @@ COMMANDS = [
     "search",
     "drift",
     "duplicates",
+    "cluster",
     "impute",
     "probe",
     "benchmark",

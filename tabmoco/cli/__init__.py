@@ -24,6 +24,7 @@ COMMANDS = (
     "search",
     "drift",
     "duplicates",
+    "cluster",
     "impute",
     "probe",
     "benchmark",
