@@ -218,7 +218,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     if absent and not chosen.report_only:
         parser.error(f"--data-dir: there is no {absent[0]}")
     if importlib.util.find_spec("recordlinkage") is None and not chosen.report_only:
-        parser.error("the record-linkage package is missing; pip install '.[benchmarks]'")
+        parser.error("the record-linkage package is missing; pip install '.[linkage]'")
     return chosen
 
 
