@@ -72,14 +72,22 @@ def reported(*, quiet: bool) -> Iterator[None]:
         except Interrupted as error:
             _fail(str(error), INTERRUPTED)
         except KeyboardInterrupt:
-            _fail("interrupted; nothing was written.", INTERRUPTED)
+            _fail("interrupted; no half-written file is left.", INTERRUPTED)
         except TabmocoError as error:
             _fail(str(error), USER_ERROR)
-        except MemoryError:
+        except (MemoryError, RuntimeError) as error:
+            if not says_memory(error):
+                raise
             _fail("there is not enough memory; use fewer columns or rows, or a machine with more.", USER_ERROR)
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
             _fail(f"{where}{error.strerror or error}.", USER_ERROR)
+
+
+def says_memory(error: MemoryError | RuntimeError) -> bool:
+    """Whether memory ran out; torch has no type for it on a CPU, only words."""
+    words = ("not enough memory", "can't allocate memory", "out of memory", "bad_alloc")
+    return isinstance(error, MemoryError) or any(word in str(error).lower() for word in words)
 
 
 def _fail(message: str, code: int) -> None:
