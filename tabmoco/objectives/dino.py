@@ -53,7 +53,8 @@ class Dino(Objective):
         ]
         if self.training:
             self._pending = torch.cat(targets).mean(0, keepdim=True)
-        entropy, used = (_entropy(share).mean() for share in (shares[1], shares[1].mean(0, keepdim=True)))
+        mean_share = self.gather(shares[1].mean(0, keepdim=True)).mean(0, keepdim=True)
+        entropy, used = (_entropy(share).mean() for share in (shares[1], mean_share))
         return {
             "loss": torch.stack(losses).mean(0).mean(),
             "target_entropy": entropy,

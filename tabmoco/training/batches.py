@@ -22,7 +22,7 @@ def derive_seed(*numbers: int) -> int:
     return state & 0x7FFFFFFFFFFFFFFF
 
 
-EPOCHS, STEPS, MONITOR, SPLIT, REFERENCE, PLAUSIBILITY, PROBE, WINDOWS, DONORS = range(1, 10)
+EPOCHS, STEPS, MONITOR, SPLIT, REFERENCE, PLAUSIBILITY, PROBE, WINDOWS, DONORS, UPDATES = range(1, 11)
 """Streams of randomness: numbers of two streams never share a seed."""
 
 

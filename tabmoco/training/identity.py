@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from tabmoco.config import PretrainConfig
-from tabmoco.errors import CheckpointError
-from tabmoco.ranks import n_ranks
+from tabmoco.errors import CheckpointError, TrainingError
+from tabmoco.ranks import told_by_all
+from tabmoco.tables.notices import warn
 from tabmoco.tables.source import TableSource
 from tabmoco.training.checkpoint import read_facts
 
@@ -19,6 +20,7 @@ FREE_SETTINGS = {"device": None, "optimize": {"checkpoint_seconds"}, "index": No
 
 
 def identity_of(source: TableSource, config: PretrainConfig, device: torch.device) -> dict[str, Any]:
+    """Table, settings and version; not the number of processes, on which nothing that is learned depends."""
     settings = config.to_dict()
     for group, names in FREE_SETTINGS.items():
         if names is None:
@@ -32,7 +34,6 @@ def identity_of(source: TableSource, config: PretrainConfig, device: torch.devic
     settings["arithmetic"] = {
         "device": device.type,
         "bfloat16": uses_bfloat16(config, device),
-        "ranks": n_ranks(),
     }
     return {"table": source.fingerprint(), "settings": settings, "version": version_of("tabmoco")}
 
@@ -55,7 +56,35 @@ def check_identity(checkpoint: Path, identity: dict[str, Any]) -> tuple[int, int
     if changed:
         found = ", ".join(f"{name} was {old.get(name)}, is {new.get(name)}" for name in changed)
         raise CheckpointError(f"a run can only be resumed with its own settings: {found}; {start_again}.")
+    _tell_of_other_libraries(checkpoint, facts.get("libraries", {}))
     return int(facts["progress"]["n_steps"]), int(facts["progress"]["step"])
+
+
+def libraries() -> dict[str, str | int]:
+    """What the last bits of a run depend on besides its identity."""
+    return {"torch": version_of("torch"), "numpy": version_of("numpy"), "threads": torch.get_num_threads()}
+
+
+def _tell_of_other_libraries(checkpoint: Path, made_with: dict[str, str | int]) -> None:
+    now = libraries()
+    changed = [f"{name} was {old}, is {now.get(name)}" for name, old in made_with.items() if now.get(name) != old]
+    if changed:
+        warn(
+            f"The checkpoint {checkpoint} was made with others: {', '.join(changed)}. The run goes on, but may round "
+            "otherwise than it would have."
+        )
+
+
+def check_same_run(identity: dict[str, Any], planned: tuple[int, int] | None) -> None:
+    """Refuse to train together with processes that would train on something else, or from another step on."""
+    told = told_by_all({**identity, "checkpoint": planned})
+    for number, other in enumerate(told):
+        different = [name for name, value in other.items() if value != told[0][name]]
+        if different:
+            raise TrainingError(
+                f"all processes must train the same, but process {number} has another {' and '.join(different)} than "
+                "process 0; start them with the same command, where they see the same files."
+            )
 
 
 def _flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:

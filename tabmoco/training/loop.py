@@ -20,14 +20,18 @@ from torch import Generator
 
 from tabmoco.config import OptimizeConfig, PretrainConfig
 from tabmoco.corruption import Corruption
-from tabmoco.errors import Interrupted, TrainingError
+from tabmoco.errors import Interrupted
 from tabmoco.objectives import Pretext, make_step
+from tabmoco.ranks import any_rank, rank, told_by_first
 from tabmoco.training.batches import STEPS, derive_seed
 from tabmoco.training.checkpoint import load_checkpoint, save_checkpoint
 from tabmoco.training.display import Display
+from tabmoco.training.finite import not_finite
+from tabmoco.training.journal import Journal, NoJournal
 from tabmoco.training.monitor import Monitor
 from tabmoco.training.rows import TrainingRows
 from tabmoco.training.schedules import warmup_then_cosine
+from tabmoco.training.shares import average_gradients, own_share, share_dropout
 
 LOG_EVERY = 20
 """Steps between figures read off the device; in between nothing waits for it."""
@@ -78,8 +82,12 @@ def train(
     checkpoint: Path | None = None,
     identity: dict[str, Any] | None = None,
     resume: bool = False,
+    journal: Journal | None = None,
 ) -> Progress:
     """Train `pretext` in place.
+
+    Of several processes each calls it, with the same arguments: they go the same way step by step, and the first one
+    alone watches and writes. `checkpoint`, `display` and `journal` are its own affair.
 
     Parameters
     ----------
@@ -89,29 +97,34 @@ def train(
         JSON-safe facts that tell this run from others, kept in the checkpoint.
     resume
         Continue from `checkpoint`.
+    journal
+        Where figures go besides.
 
     Raises
     ------
     Interrupted
         After SIGINT or SIGTERM; the checkpoint then holds the last whole step.
     TrainingError
-        When the loss or a gradient is not finite; the checkpoint before it is kept.
+        When the loss or a gradient is not finite; the checkpoint before it is kept. `LostRankError` when another
+        process ended.
     """
     settings, device = config.optimize, data.device
     batches = data.batches(settings.batch_size, seed=config.seed)
+    share_dropout(pretext, batches.batch_size, config)
     optimizer = build_optimizer(pretext, settings)
-    progress = Progress(n_steps)
+    progress, journal = Progress(n_steps), journal or NoJournal()
     if resume and checkpoint is not None:
         facts = load_checkpoint(checkpoint, pretext, optimizer)
         progress = Progress(**facts["progress"])
 
     def save() -> None:
-        if checkpoint is not None:
+        if checkpoint is not None and rank() == 0:
             save_checkpoint(checkpoint, pretext, optimizer, {**(identity or {}), "progress": vars(progress)})
 
     def look() -> dict[str, float]:
-        seen = monitor.look(pretext)
-        refuse_non_finite(-1 if all(map(math.isfinite, seen.values())) else progress.step)
+        seen = told_by_first(monitor.look(pretext) if rank() == 0 else None)
+        if not all(map(math.isfinite, seen.values())):
+            raise not_finite(progress.step, monitor.step.clean, corruption.layout, settings.learning_rate)
         return seen
 
     look_every = max(1, progress.n_steps // LOOKS)
@@ -122,6 +135,7 @@ def train(
     pretext.train()
     if progress.step == 0:
         progress.metrics.append({"step": 0, **look()})
+        journal.write(0, {name: value for name, value in progress.metrics[-1].items() if name != "step"})
 
     with stop_signals() as stop_requested, torch.random.fork_rng(devices=[]):
         while progress.step < progress.n_steps and not progress.stopped_early:
@@ -140,19 +154,19 @@ def train(
                 progress=share,
                 n_local_views=pretext.n_local_views,
             )
+            step = own_share(step)
 
             # 2. Loss, gradient, optimizer.
             out = pretext(step)
             optimizer.zero_grad(set_to_none=True)
             out["loss"].backward()
+            out = average_gradients(pretext, {name: value.detach() for name, value in out.items()})
             norm = torch.nn.utils.clip_grad_norm_(pretext.parameters(), settings.clip_norm)
             for group in optimizer.param_groups:
                 group["lr"] = settings.learning_rate * warmup_then_cosine(
                     (progress.step + 1) / progress.n_steps, warmup=settings.warmup
                 )
             optimizer.step()
-
-            out = {name: value.detach() for name, value in out.items()}
 
             # 3. Moving average and queue, after the loss has used the old keys.
             pretext.after_step(share)
@@ -162,18 +176,22 @@ def train(
 
             # 4. Log, look, save. Only here the device is waited for.
             done = progress.step == progress.n_steps
-            interrupted = stop_requested()
+            interrupted = any_rank(stop_requested())
             if progress.step % LOG_EVERY == 0 or progress.step % look_every == 0 or done or interrupted:
-                refuse_non_finite(int(first_bad))
+                if int(first_bad) >= 0:
+                    rows = batches(int(first_bad))
+                    raise not_finite(int(first_bad), rows.cells, corruption.layout, settings.learning_rate)
                 figures |= {name: float(value) for name, value in out.items()}
                 speed = (progress.step - first_step) * batches.batch_size / max(time.monotonic() - started, 1e-9)
                 display.update(progress.step, speed, figures)
+                journal.write(progress.step, {"rows_per_second": speed, **{name: figures[name] for name in out}})
             if progress.step % look_every == 0 or done:
                 seen = look()
                 figures |= seen
                 trained = {name: float(value) for name, value in out.items()}
                 progress.metrics.append({"step": progress.step, **trained, **seen})
-                if checkpoint is not None:
+                journal.write(progress.step, seen)
+                if checkpoint is not None and rank() == 0:
                     write_metrics(checkpoint.with_name("metrics.jsonl"), progress.metrics)
                 if share >= WATCHED_FROM:
                     progress.notice(seen)
@@ -182,6 +200,7 @@ def train(
                 progress.stopped_early = watched and settings.patience < 1 and waited >= settings.patience and not done
             if interrupted:
                 save()
+                any_rank(False)  # the others wait for it
                 raise Interrupted(interrupted_text(progress, checkpoint))
             if time.monotonic() - last_saved >= settings.checkpoint_seconds and int(first_bad) < 0:
                 save()
@@ -231,23 +250,15 @@ def timed_copy(
         generator = Generator(data.device).manual_seed(number)
         rows = batches(number)
         step = make_step(corruption, rows.cells, rows.row, rows.content, generator, n_local_views=twin.n_local_views)
-        loss = twin(step)["loss"]
+        loss = twin(own_share(step))["loss"]
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
+        average_gradients(twin, {})
         optimizer.step()
         twin.after_step(0.0)
         loss.item()  # wait for the device
 
     return one_step
-
-
-def refuse_non_finite(step: int) -> None:
-    """Stop at the first step whose loss, gradient or held-out figures are not finite; -1 means there is none."""
-    if step >= 0:
-        raise TrainingError(
-            f"the loss or its gradient must be finite, but was not at step {step}; training stopped and the last "
-            "checkpoint is kept. Lower optimize.learning_rate, or leave out columns of extreme scale."
-        )
 
 
 def interrupted_text(progress: Progress, checkpoint: Path | None) -> str:

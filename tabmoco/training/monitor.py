@@ -20,6 +20,9 @@ MAX_ROWS = 1_000
 RETRIEVAL_SWAP = 0.5
 """Share of a row's cells swapped before it is searched for."""
 
+COLLAPSED = -0.05
+"""Uniformity above which directions differ too little to tell rows apart: a mean squared distance of 0.025."""
+
 
 def effective_rank(embedding: Float[Tensor, "N D"]) -> float:
     """The exponential of the entropy of the singular values' shares, 1 to D (Roy and Vetterli, "The effective rank",
@@ -110,11 +113,16 @@ def verdict(before: dict[str, float], after: dict[str, float], *, n_rows: int) -
         f"from half of its cells a row is found among {n_rows:,} in {end:.0%} of the cases; "
         f"the untrained encoder finds {start:.0%}"
     )
+    collapsed = None
     if rank < min(2.0, before["effective_rank"] / 2):
+        collapsed = f"close to a line (effective rank {rank:.1f})"
+    elif after["uniformity"] > max(COLLAPSED, before["uniformity"] / 10) and end < start + 0.1:
+        collapsed = f"close to a point (uniformity {after['uniformity']:.4f}, untrained {before['uniformity']:.2f})"
+    if collapsed is not None:
         return False, (
-            f"Training collapsed: all rows lie close to a line (effective rank {rank:.1f}). Lower "
-            "optimize.learning_rate, raise objective.temperature towards 0.2 or objective.ema_momentum towards 0.999, "
-            "or give byol and dino a weighted companion such as masked_cells."
+            f"Training collapsed: all rows lie {collapsed}. Lower optimize.learning_rate, bring objective.temperature "
+            "back towards 0.2 or objective.ema_momentum towards 0.999, or give byol and dino a weighted companion such "
+            "as masked_cells."
         )
     if end < start + 0.01 and start < 0.99:
         return False, (

@@ -160,8 +160,8 @@ def test_a_collapse_of_what_has_no_queue_is_seen(build_encoder, layout, draw_cel
     assert not worked and "collapsed" in sentence and "byol" in sentence
 
 
-def figures(retrieval: float, rank: float) -> dict[str, float]:
-    return {"retrieval_accuracy": retrieval, "effective_rank": rank}
+def figures(retrieval: float, rank: float, uniformity: float = -2.0) -> dict[str, float]:
+    return {"retrieval_accuracy": retrieval, "effective_rank": rank, "uniformity": uniformity}
 
 
 def test_the_verdict_on_a_collapse():
@@ -170,6 +170,21 @@ def test_the_verdict_on_a_collapse():
     assert "collapsed" in sentence
     assert "1.2" in sentence
     assert "objective.temperature" in sentence
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "found", "collapsed"),
+    [
+        (-1.8, -0.002, 0.22, True),
+        (-1.8, -0.2, 0.22, False),
+        (-0.04, -0.01, 0.22, False),  # rows that have always been much alike
+        (-1.8, -0.002, 0.9, False),  # as long as they are told apart
+    ],
+)
+def test_the_verdict_on_a_collapse_to_a_point(before, after, found, collapsed):
+    worked, sentence = verdict(figures(0.2, 30.0, before), figures(found, 20.0, after), n_rows=1000)
+    assert ("collapsed: all rows lie close to a point" in sentence) == collapsed
+    assert worked != collapsed
 
 
 def test_the_verdict_on_training_without_gain():
