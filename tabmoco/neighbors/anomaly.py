@@ -25,6 +25,9 @@ from jaxtyping import Bool, Float
 LEVELS = np.linspace(0.0, 0.9, 46)
 """Quantiles of a piece that are kept."""
 
+MOST = 1e100
+"""Larger numbers are no calibration's; with these nothing leaves float64."""
+
 N_COUNTED = 2
 """Pieces that count, the largest of each row."""
 
@@ -66,7 +69,8 @@ class PieceScale:
         """Whether it can turn any number into a finite one."""
         quantiles = np.asarray(self.quantiles)
         ascending = len(quantiles) == len(LEVELS) and bool((np.diff(quantiles) >= 0).all())
-        return ascending and bool(np.isfinite([*quantiles, self.excess, self.weight]).all()) and self.excess > 0
+        numbers = np.abs([*quantiles, self.weight, 1 / self.excess if self.excess > 0 else np.inf])
+        return ascending and bool((numbers <= MOST).all()) and self.excess < np.inf
 
     def __call__(self, values: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
         quantiles, first = np.unique(self.quantiles, return_index=True)  # of equal ones the lowest level

@@ -11,7 +11,6 @@ mixed rows of several kinds, most of them near the data.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +18,7 @@ from jaxtyping import Bool, Float, Int
 from sklearn.tree import ExtraTreeClassifier
 
 from tabmoco.errors import ModelFileError
+from tabmoco.tables.arrays import require_array
 
 N_TREES = 100
 MIN_LEAF = 3
@@ -35,7 +35,20 @@ MIN_OUTSIDE = 5_000
 SURE = 1e-3
 """Shares of trees' votes nearer to 0 or 1 than this count as this."""
 
-CHUNK_ROWS = 4_096
+CHUNK_ROWS = 512
+"""Rows that go down all trees at once; more would leave the processor's cache."""
+
+TRACED_ROWS = 128
+"""The same where every node on the way is kept."""
+
+STEPS_AT_ONCE = 4
+"""Steps after which rows that have reached a leaf stop: looking after every step would cost more than it saves."""
+
+DTYPES = {
+    "root": np.int32, "child": np.int32, "coordinate": np.int32, "threshold": np.float32, "outside": np.float32,
+    "seen": np.uint8,
+}  # fmt: skip
+"""Types in which a forest is kept."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +119,8 @@ class OutsideForest:
     @classmethod
     def from_arrays(cls, arrays: dict[str, np.ndarray]) -> OutsideForest:
         """The inverse of `to_arrays`, after checking that every way down a tree ends in a leaf."""
+        for name, dtype in DTYPES.items():
+            require_array(f"a forest's {name}", arrays[name], dtype, (None,) * arrays[name].ndim, finite=False)
         forest = cls(**{**arrays, "seen": arrays["seen"].astype(bool)})
         if not forest._is_sound():
             raise ModelFileError("the trees of the forest do not lead to leaves; train the model again.")
@@ -130,21 +145,23 @@ class OutsideForest:
             and (self.coordinate >= 0).all()
             and (self.root >= 0).all()
             and (self.root < n_nodes).all()
+            and self._depth(leaf) <= MAX_DEPTH
         )
+
+    def _depth(self, leaf: Bool[np.ndarray, " M"]) -> int:
+        """Steps from the roots to the farthest leaf, counted up to one more than `MAX_DEPTH`."""
+        nodes, depth = np.unique(self.root), 0
+        while (nodes := nodes[~leaf[nodes]]).size and depth <= MAX_DEPTH:
+            nodes, depth = np.unique(np.concatenate([self.child[nodes], self.child[nodes] + 1])), depth + 1
+        return depth
 
     def evidence(self, points: Float[np.ndarray, "N W"], twin: Int[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
         """Log-odds of lying outside, float64; `twin` is each row's place among those it was grown on, or -1."""
         share = np.empty(len(points))
         for start in range(0, len(points), CHUNK_ROWS):
             part = slice(start, start + CHUNK_ROWS)
-            weight = self._weights(twin[part])
-            votes = np.empty(weight.shape)
-            for tree, root in enumerate(self.root):
-                leaf = root
-                for _, leaf in self._steps(points[part], root):  # noqa: B007
-                    pass
-                votes[:, tree] = self.outside.take(leaf)
-            share[part] = (votes * weight).sum(1)
+            votes = self.outside.take(self._leaves(np.ascontiguousarray(points[part])))
+            share[part] = (votes * self._weights(twin[part])).sum(1)
         share = np.clip(share, SURE, 1 - SURE)
         return np.log(share / (1 - share))
 
@@ -153,13 +170,15 @@ class OutsideForest:
 
         A row sums to its share of votes minus that of the roots (Saabas, "Interpreting random forests", 2014).
         """
-        moved = np.zeros(points.size)
-        weight, first = self._weights(twin), np.arange(len(points)) * points.shape[1]
-        for tree, root in enumerate(self.root):
-            for node, following in self._steps(points, root):
-                step = self.outside.take(following) - self.outside.take(node)
-                moved[first + self.coordinate.take(node)] += step * weight[:, tree]
-        return moved.reshape(points.shape)
+        moved = np.empty(points.shape)
+        for start in range(0, len(points), TRACED_ROWS):
+            part = slice(start, start + TRACED_ROWS)
+            given, weight = np.ascontiguousarray(points[part]), self._weights(twin[part])
+            way = self._way(given)
+            step = np.diff(self.outside.take(way), axis=1) * weight.T[:, None]
+            owner = np.arange(0, given.size, given.shape[1]) + self.coordinate.take(way[:, :-1])
+            moved[part] = np.bincount(owner.ravel(), step.ravel(), given.size).reshape(given.shape)
+        return moved
 
     def _weights(self, twin: Int[np.ndarray, " N"]) -> Float[np.ndarray, "N T"]:
         """Weight of each tree's vote on each row: equal for the trees that did not see it, or for all if all did."""
@@ -169,17 +188,38 @@ class OutsideForest:
         allowed[~allowed.any(1)] = 1.0
         return allowed / allowed.sum(1, keepdims=True)
 
-    def _steps(self, points: Float[np.ndarray, "N W"], root: np.integer) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Every row's way down one tree: pairs of nodes `[N]`, before and after each step, until all are in leaves."""
-        value, first = points.ravel(), np.arange(0, points.size, points.shape[1], dtype=np.int32)
-        node = np.full(len(points), root, dtype=np.int32)
-        while True:
-            goes_right = value.take(first + self.coordinate.take(node)) > self.threshold.take(node)
-            following = self.child.take(node) + goes_right
-            yield node, following
-            if np.array_equal(node, following):
-                return
-            node = following
+    def _leaves(self, points: Float[np.ndarray, "N W"]) -> Int[np.ndarray, "N T"]:
+        """The leaf that each row reaches in each tree. All go down at once; those that are there stop now and then."""
+        first, leaf = self._start(points)
+        under_way = np.arange(leaf.size)
+        while under_way.size:
+            own, node = first.take(under_way), leaf.take(under_way)
+            for _ in range(STEPS_AT_ONCE):
+                before, node = node, self._below(points, own, node)
+            leaf[under_way] = node
+            under_way = under_way[node != before]
+        return np.ascontiguousarray(leaf.reshape(len(self.root), len(points)).T)
+
+    def _way(self, points: Float[np.ndarray, "N W"]) -> Int[np.ndarray, "T S N"]:
+        """The nodes that each row passes in each tree, from the root on; the last one stands again where a way is
+        shorter than others."""
+        first, node = self._start(points)
+        way = [node]
+        while len(way) < 2 or not np.array_equal(way[-1], way[-2]):
+            way.append(self._below(points, first, way[-1]))
+        return np.stack([node.reshape(len(self.root), len(points)) for node in way], axis=1)
+
+    def _start(self, points: Float[np.ndarray, "N W"]) -> tuple[Int[np.ndarray, " TN"], Int[np.ndarray, " TN"]]:
+        """Where a row's values begin, and the root, for each row in each tree."""
+        first = np.arange(0, points.size, points.shape[1], dtype=np.int32)
+        return np.tile(first, len(self.root)), np.repeat(self.root, len(points))
+
+    def _below(
+        self, points: Float[np.ndarray, "N W"], first: Int[np.ndarray, " P"], node: Int[np.ndarray, " P"]
+    ) -> Int[np.ndarray, " P"]:
+        """The child that a row goes to, or the leaf it is in; the row's values begin at `first`."""
+        goes_right = points.take(first + self.coordinate.take(node)) > self.threshold.take(node)
+        return self.child.take(node) + goes_right
 
 
 def _side_by_side(tree) -> dict[str, np.ndarray]:  # type: ignore[no-untyped-def]

@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float, Int64
 
 from tabmoco.errors import IndexMismatchError, ModelFileError
+from tabmoco.tables.arrays import require_array
 
 FLAT_UP_TO = 10_000
 """Largest number of rows always searched exhaustively; above, only the nearest of about 2·√n lists of rows are, if
@@ -32,6 +33,12 @@ MOST_VISITED = 0.1
 all by a faster kernel takes no longer."""
 
 QUERIES_AT_ONCE = 1_024
+
+STRIDE = 16
+"""Of this many numbers only the least is looked at first, when the least of many are picked."""
+
+FEW = 100_000
+"""Up to so many numbers it is quicker to look at all."""
 
 SPARE = 8
 """Rows found beyond those asked for: the square of a difference, expanded, is not exact, so the last ones could be the
@@ -208,7 +215,7 @@ class RowIndex:
         parts = [np.empty((0, k), dtype=np.int64)]
         for block in torch.from_numpy(queries).split(QUERIES_AT_ONCE):
             order = torch.addmm(square, block, transposed, alpha=-2)
-            parts.append(order.topk(k, largest=False).indices.numpy())
+            parts.append(_least(order, k).numpy())
         return np.concatenate(parts)
 
     def _measure(
@@ -261,11 +268,22 @@ class RowIndex:
     @classmethod
     def from_arrays(cls, arrays: dict[str, np.ndarray]) -> RowIndex:
         """The inverse of `to_arrays`."""
-        lists = arrays.get("list_of_vector")
-        centroids = arrays.get("centroids")
+        vectors, rows, content = arrays["vectors"], arrays["rows"], arrays.get("content")
+        lists, centroids = arrays.get("list_of_vector"), arrays.get("centroids")
+        require_array("an index's vectors", vectors, np.float32, (None, None), finite=False)
+        require_array("an index's rows", rows, np.int64, (None,))
+        if rows.min(initial=0) < 0 or len(np.unique(rows)) < len(rows):
+            raise ModelFileError("an index must hold no row twice and none below 0; train the model again.")
+        if content is not None:
+            require_array("an index's content hashes", content, np.int64, rows.shape)
+        if lists is not None:
+            require_array("an index's lists", lists, np.int64, (None,))
+        if centroids is not None:
+            require_array("an index's centroids", centroids, np.float32, (None, vectors.shape[1]))
+            require_array("an index's number of visits", arrays["n_probes"], np.int64, (1,))
         if lists is not None and (
             centroids is None
-            or len(lists) != len(arrays["rows"])
+            or len(lists) != len(rows)
             or (lists.size and (lists.min() < 0 or lists.max() >= len(centroids)))
         ):
             raise ModelFileError(
@@ -274,10 +292,22 @@ class RowIndex:
         n_probes = 1 if lists is None else int(arrays["n_probes"][0])
         if centroids is not None and not 1 <= n_probes <= len(centroids):
             raise ModelFileError(f"an index of {len(centroids)} lists cannot visit {n_probes}; train the model again.")
-        content = arrays.get("content")
-        if content is not None and content.shape != arrays["rows"].shape:
-            raise ModelFileError(
-                f"an index needs one content hash per row, got {len(content)} for {len(arrays['rows'])}; the file is "
-                "damaged: train the model again."
-            )
-        return cls(arrays["vectors"], arrays["rows"], centroids, lists, n_probes, content)
+        return cls(vectors, rows, centroids, lists, n_probes, content)
+
+
+def _least(order: Float[torch.Tensor, "N n"], k: int) -> Int64[torch.Tensor, "N k"]:
+    """Places of the `k` least numbers of each row, as `topk` finds them, but for the order of equal ones.
+
+    Columns are looked at in groups of `STRIDE`: the groups with the `k` least minima hold the `k` least of all. Finding
+    minima takes a fraction of the time of picking from all columns.
+    """
+    n_rows, n_columns = order.shape
+    n_groups = n_columns // STRIDE
+    if order.numel() <= FEW or n_groups <= 4 * k:
+        return order.topk(k, largest=False).indices
+    least = order[:, : STRIDE * n_groups].unflatten(1, (STRIDE, n_groups)).amin(1)
+    group = least.topk(k, largest=False, sorted=False).indices
+    members = (group.unsqueeze(1) + n_groups * torch.arange(STRIDE).unsqueeze(1)).flatten(1)
+    ungrouped = torch.arange(STRIDE * n_groups, n_columns).expand(n_rows, -1)
+    place = torch.cat([members, ungrouped], dim=1)
+    return place.gather(1, order.gather(1, place).topk(k, largest=False).indices)

@@ -16,6 +16,8 @@ N_LANDMARKS = 1_000
 NEAR_SHARE = 0.05
 """Share of the landmarks, the nearest ones, to which a row's distance is measured."""
 
+CHUNK_ROWS = 256
+"""Rows whose distances are held at once; those of more would leave the processor's cache."""
 
 TIE = 1e-9
 """Squared distances this near count as equal, absolutely and of their size: rounding must not choose among equals."""
@@ -43,10 +45,13 @@ class Landmarks:
 
         `twin` is each row's place among the reference rows, or -1.
         """
-        squared = self._squared(points, twin)
-        near = self._near(squared)
-        distance = np.sqrt(np.where(near, squared, 0.0)).sum(1)
-        return distance / np.maximum(near.sum(1), 1)
+        distance = np.empty(len(points))
+        for start in range(0, len(points), CHUNK_ROWS):
+            part = slice(start, start + CHUNK_ROWS)
+            squared = self._squared(points[part], twin[part])
+            near = self._near(squared)
+            distance[part] = np.sqrt(np.where(near, squared, 0.0)).sum(1) / np.maximum(near.sum(1), 1)
+        return distance
 
     def blame(self, points: Float[np.ndarray, "N W"], twin: Int64[np.ndarray, " N"]) -> Float[np.ndarray, "N W"]:
         """Mean squared difference from these landmarks in every coordinate."""

@@ -118,6 +118,9 @@ class Reference:
     expected_error: Float[np.ndarray, "Sn 2"] = field(default_factory=lambda: np.zeros((0, 2), np.float32))
     """Within which range of the expected value, tempered, nine in ten numbers of reference rows lie."""
 
+    held_out: RowIndex | None = None
+    """The rows kept out of training, as the cells they are: a later update calibrates on them again."""
+
     @classmethod
     def build(
         cls,
@@ -199,6 +202,7 @@ class Reference:
     def nearest(self, points: Points, space: str, k: int) -> tuple[Float[np.ndarray, "N k"], Int64[np.ndarray, "N k"]]:
         """Distances and rows of the `k` nearest reference rows in a space, apart from one exact twin."""
         index = self.indexes[space]
+        k = min(k, max(1, len(index)))  # there are no more, however many are asked for
         return index.search(self.vectors(points, space), k, exclude=index.twins(points.content))
 
     @cached_property

@@ -133,6 +133,15 @@ def test_contributions_are_the_steps_of_the_same_trees_and_sum_to_the_share(twin
     assert (np.abs(contribution) > 0.01).any(0).all()
 
 
+@pytest.mark.parametrize("steps", [1, 2, 5, 64])
+def test_going_down_all_trees_at_once_changes_no_bit(steps, monkeypatch):
+    monkeypatch.setattr(tabmoco.neighbors.forest, "STEPS_AT_ONCE", steps)
+    forest, points = grow(), rows(80, seed=1)[:50]
+    votes = [[forest.outside[way_down(forest, tree, point)[-1]] for tree in range(N_TREES)] for point in points]
+    share = np.clip((np.array(votes, dtype=np.float64) * (1 / N_TREES)).sum(1), SURE, 1 - SURE)
+    assert np.array_equal(forest.evidence(points, strangers(50)), np.log(share / (1 - share)))
+
+
 def test_votes_are_those_of_scikit_learns_trees(trees):
     forest, points = grow(), rows(300, seed=3, wide=2.5)
     share = np.mean([tree.predict_proba(points)[:, 1] for tree in trees], axis=0)
@@ -202,6 +211,7 @@ def test_a_row_that_all_trees_saw_is_judged_by_all():
 
 def test_a_row_alone_has_the_evidence_it_has_among_others(monkeypatch):
     monkeypatch.setattr(tabmoco.neighbors.forest, "CHUNK_ROWS", 16)
+    monkeypatch.setattr(tabmoco.neighbors.forest, "TRACED_ROWS", 16)
     forest, points, twin = grow(), rows(50, seed=1), TWINS[2]
     evidence, contribution = forest.evidence(points, twin), forest.contributions(points, twin)
     for i in range(50):
@@ -294,6 +304,16 @@ def test_a_forest_can_be_written_by_hand():
         pytest.param({"root": [[0, 3]]}, id="roots in a matrix"),
         pytest.param({"root": [], "seen": [[], []]}, id="no trees"),
         pytest.param({"seen": [0, 1]}, id="no rows seen"),
+        pytest.param(
+            {
+                "root": [0, 0],
+                "child": [place + 1 if place % 2 == 0 and place < 200 else place for place in range(201)],
+                "coordinate": [0] * 201,
+                "threshold": [0.5 if place % 2 == 0 and place < 200 else np.inf for place in range(201)],
+                "outside": [0.5] * 201,
+            },
+            id="deeper than any tree",
+        ),
     ],
 )
 def test_trees_that_do_not_lead_to_leaves_are_refused(changed):

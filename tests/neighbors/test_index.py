@@ -7,12 +7,13 @@ import pickle
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import tabmoco.neighbors.index
 from tabmoco.errors import IndexMismatchError, ModelFileError
-from tabmoco.neighbors.index import NO_NEIGHBOUR, RowIndex
+from tabmoco.neighbors.index import NO_NEIGHBOUR, RowIndex, _least
 
 
 def by_hand(
@@ -50,6 +51,18 @@ def test_search_is_brute_force_with_ties_duplicates_and_too_few_rows(n_rows, n_q
     assert distance.shape == row.shape == (n_queries, k)
     assert row.tolist() == slow_row
     assert np.allclose(distance, np.reshape(slow_distance, (n_queries, k)))
+
+
+@pytest.mark.parametrize("k", [1, 7, 40])
+@pytest.mark.parametrize("n_rows", [15, 16, 160, 2_570, 2_575])
+def test_the_least_are_the_least_of_all_whatever_is_looked_at_first(n_rows, k, monkeypatch):
+    monkeypatch.setattr(tabmoco.neighbors.index, "FEW", 0)
+    k = min(k, n_rows)
+    for distinct in (5, 10**9):  # ties, and none
+        order = torch.from_numpy(np.random.default_rng(0).integers(0, distinct, (20, n_rows)).astype(np.float32))
+        place = _least(order, k)
+        assert torch.equal(order.gather(1, place), order.topk(k, largest=False).values)
+        assert all(len(set(row)) == k for row in place.tolist())
 
 
 def test_a_row_among_its_duplicates_is_excluded_by_its_id():
@@ -157,6 +170,14 @@ def test_damaged_arrays_are_refused(lists_from_500_rows):
         {"list_of_vector": np.where(np.arange(600) == 5, -1, lists)},
         {"rows": arrays["rows"][:-1]},
         {"vectors": arrays["vectors"][:-1]},
+        {"vectors": arrays["vectors"].astype(np.float64)},
+        {"rows": np.where(np.arange(600) == 5, 4, arrays["rows"])},
+        {"rows": arrays["rows"] - 1},
+        {"centroids": arrays["centroids"][:, :-1]},
+        {"centroids": arrays["centroids"] * np.float32(np.nan)},
+        {"n_probes": np.array([0])},
+        {"n_probes": np.array([2**40])},
+        {"content": np.zeros(599, np.int64)},
     ]
     for change in damaged:
         with pytest.raises(ModelFileError):

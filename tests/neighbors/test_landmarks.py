@@ -17,7 +17,8 @@ def rows(n_rows: int, seed: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize("n_rows", [1, 7, 50, 200])
 @pytest.mark.parametrize("known", [False, True])
-def test_it_is_the_mean_over_the_nearest_twentieth_but_for_the_twin(n_rows, known):
+def test_it_is_the_mean_over_the_nearest_twentieth_but_for_the_twin(n_rows, known, monkeypatch):
+    monkeypatch.setattr(landmarks, "CHUNK_ROWS", 3)
     reference, asked = rows(n_rows), rows(7, seed=1)
     twin = np.arange(7) % n_rows if known else NONE
     found = Landmarks.of(reference).distance(reference[twin] if known else asked, twin)
