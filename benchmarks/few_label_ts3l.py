@@ -60,7 +60,7 @@ def embed(name: str, train: pa.Table, test: pa.Table, *, n_steps: int, seed: int
     coded = code(train, test)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        module, dataset = _build(name, coded, seed)
+        module, dataset = build(name, coded, seed)
         if name == "SCARF":
             # NOTE[DIFF]: ts3l's own loss, an array of [2N, 2N, P] numbers at a time, takes seconds a step.
             module.contrastive_loss.forward = partial(nt_xent, temperature=module.contrastive_loss.temperature)
@@ -103,7 +103,7 @@ def code(train: pa.Table, test: pa.Table) -> Coded:
     return Coded(*frames, tuple(n_levels))
 
 
-def _build(name: str, coded: Coded, seed: int) -> tuple[Any, Any]:
+def build(name: str, coded: Coded, seed: int) -> tuple[Any, Any]:
     """The Lightning module and its data set."""
     from ts3l import pl_modules
     from ts3l.utils import embedding_utils, scarf_utils, vime_utils
