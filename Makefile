@@ -4,13 +4,14 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 BENCHMARKS_INSTALLED := $(VENV)/.benchmarks_installed
+AUDIT := $(VENV)/audit
 DATA ?= $(TABMOCO_DATA_DIR)
 THREADS ?= 2
 
 export OMP_NUM_THREADS ?= $(THREADS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check format clean
+.PHONY: help demo test test-slow check format audit licences clean
 .PHONY: benchmark-anomaly benchmark-planted benchmark-few-label benchmark-ablation
 
 help: ## list the targets
@@ -41,6 +42,19 @@ check: $(INSTALLED) ## lint, import layers and types
 format: $(INSTALLED) ## rewrite the code in the house's layout
 	$(PYTHON) -m ruff check --fix .
 	$(PYTHON) -m ruff format .
+
+# What is known to be weak must be found first: otherwise the list cannot be reached, and silence would mean nothing.
+audit: $(INSTALLED) ## known weaknesses of the packages in use, where the list of them can be reached
+	@test -x $(AUDIT)/bin/pip-audit || { python3 -m venv $(AUDIT) && $(AUDIT)/bin/python -m pip install --quiet pip-audit; }
+	@echo "jinja2==2.4.1" > $(AUDIT)/weak.txt
+	@if $(AUDIT)/bin/pip-audit --no-deps --disable-pip -r $(AUDIT)/weak.txt 2>&1 | grep -q "^Found"; then \
+		PIPAPI_PYTHON_LOCATION=$(abspath $(PYTHON)) $(AUDIT)/bin/pip-audit --skip-editable; \
+	else \
+		echo "Skipped: the list of known weaknesses cannot be reached from here."; \
+	fi
+
+licences: $(INSTALLED) ## write docs/licences.md from what the installed packages state
+	$(PYTHON) docs/licences.py
 
 $(BENCHMARKS_INSTALLED): $(INSTALLED)
 	$(PYTHON) -m pip install --quiet --editable ".[benchmarks]"

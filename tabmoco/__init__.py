@@ -6,6 +6,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tabmoco.columns.catalogue import Catalogue
+    from tabmoco.columns.encoder import ColumnEncoder
+    from tabmoco.columns.learning import train_column_encoder
+    from tabmoco.columns.matching import match_columns
     from tabmoco.config import (
         CorruptionConfig,
         DataConfig,
@@ -31,15 +35,19 @@ if TYPE_CHECKING:
     from tabmoco.evaluation.drift_result import Drift
     from tabmoco.evaluation.probes import ProbeResult, probe
     from tabmoco.model import RowModel
+    from tabmoco.report.make import Report, make_report
     from tabmoco.tables.schema import Schema, infer_schema
     from tabmoco.tables.source import open_table
     from tabmoco.training.pretrain import pretrain
+    from tabmoco.training.update import update
 
     __version__: str
 
 _HOME = {
+    "Catalogue": "tabmoco.columns.catalogue",
     "Cluster": "tabmoco.evaluation.clusters",
     "Clusters": "tabmoco.evaluation.clusters",
+    "ColumnEncoder": "tabmoco.columns.encoder",
     "Comparison": "tabmoco.evaluation.comparison",
     "CorruptionConfig": "tabmoco.config",
     "DataConfig": "tabmoco.config",
@@ -51,6 +59,7 @@ _HOME = {
     "OptimizeConfig": "tabmoco.config",
     "PretrainConfig": "tabmoco.config",
     "ProbeResult": "tabmoco.evaluation.probes",
+    "Report": "tabmoco.report.make",
     "RowModel": "tabmoco.model",
     "Schema": "tabmoco.tables.schema",
     "TabMoCoClassifier": "tabmoco.estimators",
@@ -64,15 +73,21 @@ _HOME = {
     "context_rows": "tabmoco.evaluation.context",
     "drift": "tabmoco.evaluation.drift",
     "infer_schema": "tabmoco.tables.schema",
+    "make_report": "tabmoco.report.make",
+    "match_columns": "tabmoco.columns.matching",
     "open_table": "tabmoco.tables.source",
     "pretrain": "tabmoco.training.pretrain",
     "probe": "tabmoco.evaluation.probes",
+    "train_column_encoder": "tabmoco.columns.learning",
+    "update": "tabmoco.training.update",
 }
 """Module of each public name; imported when the name is first used, so that `import tabmoco` stays light."""
 
 __all__ = [
+    "Catalogue",
     "Cluster",
     "Clusters",
+    "ColumnEncoder",
     "Comparison",
     "CorruptionConfig",
     "DataConfig",
@@ -84,6 +99,7 @@ __all__ = [
     "OptimizeConfig",
     "PretrainConfig",
     "ProbeResult",
+    "Report",
     "RowModel",
     "Schema",
     "TabMoCoClassifier",
@@ -98,9 +114,13 @@ __all__ = [
     "context_rows",
     "drift",
     "infer_schema",
+    "make_report",
+    "match_columns",
     "open_table",
     "pretrain",
     "probe",
+    "train_column_encoder",
+    "update",
 ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tabmoco.model import RowModel
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 def model_card(model: RowModel) -> str:
     """The card in Markdown."""
-    record, config, reference = model.record, model.config, model.reference
+    record, config = model.record, model.config
     used = [column for column in model.schema.columns if column.kind != "dropped"]
     dropped = [column for column in model.schema.columns if column.kind == "dropped"]
     n_parameters = sum(parameter.numel() for parameter in model.encoder.parameters())
@@ -62,34 +62,12 @@ def model_card(model: RowModel) -> str:
         ),
         "",
         *_plausibility(record.get("plausibility", {})),
-        "## What is stored of the data",
-        "",
-        "Of every column, also of those left out above: its name, counts, and the smallest and largest number or time. "
-        f"Of those in use also: all category values, up to {config.data.n_knots} observed quantiles of a number, and "
-        "statistics of the letters of a text (schema.json, preprocessor.safetensors).",
-    ]
-    if has_queue:
-        lines += [
-            f"Up to {config.objective.queue_size:,} keys, vectors of training rows, each with the row's position and a "
-            "hash of its cells (objectives.safetensors).",
-        ]
-    if "memory_bank" in config.objective.weights:
-        lines += [
-            f"A vector for each of the {record.get('n_rows', 0):,} rows of the table, with a hash of its cells "
-            "(objectives.safetensors).",
-        ]
-    if reference is not None:
-        lines += [
-            f"{len(reference):,} reference rows as embeddings, from which a decoder can guess cells, each with a hash "
-            f"of its cells, and {len(reference.indexes['cells']):,} of them as encoded cells, from which numbers and "
-            "categories can be read back, with forests that split between their values (index.safetensors)"
-            + (", and their ids (ids.arrow)." if reference.ids is not None else "."),
-        ]
-    lines += [
+        *_updates(record.get("updates", [])),
+        *_stored(model, has_queue=has_queue),
         "",
         "## Limits",
         "",
-        "- Embeddings of two different models cannot be compared.",
+        "- Embeddings of two different models cannot be compared, those of a model and its updates can.",
         "- An anomaly is a row unlike the reference rows. Whether it is an error, fraud or merely rare, the model "
         "cannot know.",
         f"- p-values are calibrated on {'rows kept out of training' if held_out else 'the training rows themselves'} "
@@ -105,6 +83,66 @@ def model_card(model: RowModel) -> str:
     return "\n".join(lines)
 
 
+def _stored(model: RowModel, *, has_queue: bool) -> list[str]:
+    """What the directory holds of the rows learned from, file by file."""
+    record, config, reference = model.record, model.config, model.reference
+    ranges = "the smallest and largest number or time" + ("" if config.data.keep_values else " of those in use")
+    values = "all category values" if config.data.keep_values else "a salted hash of every category value"
+    lines = [
+        "## What is stored of the data",
+        "",
+        f"Of every column, also of those left out above: its name, type and counts, and {ranges}. Of those in use "
+        f"also: {values}, up to {config.data.n_knots} observed quantiles of a number, and statistics of the letters of "
+        "a text, but no text itself (schema.json, preprocessor.safetensors; the quantiles in encoder.safetensors too).",
+    ]
+    if not config.data.keep_values:
+        lines += [
+            "The salts lie beside the hashes, which hide values from readers, not from guesses: whoever has the model "
+            "can tell of any value whether it was in the data, so one that is on a list to go through is no secret.",
+        ]
+    if any(one.get("new_categories") for one in record.get("updates", [])):
+        told = "values" if config.data.keep_values else "hashes of values"
+        lines += [f"The {told} that came with updates (record.json)."]
+    if has_queue:
+        lines += [
+            f"Up to {config.objective.queue_size:,} keys, vectors of training rows, each with the row's position and a "
+            "hash of its cells (objectives.safetensors).",
+        ]
+    if "memory_bank" in config.objective.weights:
+        lines += [
+            f"A vector for each of the {record.get('n_rows', 0):,} rows of the table, with a hash of its cells "
+            "(objectives.safetensors).",
+        ]
+    if reference is not None:
+        lines += [
+            f"{len(reference):,} reference rows as embeddings, from which a decoder can guess cells, each with a hash "
+            f"of its cells, and {len(reference.indexes['cells']):,} of them as encoded cells, from which numbers and "
+            f"{'categories' if config.data.keep_values else 'hashes of categories'} can be read back, with forests "
+            f"that split between their values (index.safetensors){_ids(model)}",
+        ]
+        if reference.held_out is not None:
+            lines += [
+                f"The {len(reference.held_out):,} rows kept out of training as encoded cells, for later updates to "
+                "calibrate on (index.safetensors).",
+            ]
+    return [
+        *lines,
+        "A fingerprint of the whole table, by which whoever has the same table can tell that it was this one "
+        "(record.json).",
+        "The networks were fitted to the training rows and may remember some of them; nothing here is differentially "
+        "private.",
+    ]
+
+
+def _ids(model: RowModel) -> str:
+    """How the sentence on the reference rows ends: with their ids, or without."""
+    if model.reference is not None and model.reference.ids is not None:
+        return ", and their ids (ids.arrow)."
+    if model.config.data.id_column is not None:
+        return "; their ids were left out."
+    return "."
+
+
 def _plausibility(figures: dict[str, float]) -> list[str]:
     if not figures:
         return []
@@ -115,6 +153,21 @@ def _plausibility(figures: dict[str, float]) -> list[str]:
         "| damage | AUROC |",
         "|---|---:|",
         *(f"| {kind} | {figure:.3f} |" for kind, figure in figures.items()),
+        "",
+    ]
+
+
+def _updates(updates: list[dict[str, Any]]) -> list[str]:
+    if not updates:
+        return []
+    return [
+        "## Updates",
+        "",
+        *(
+            f"- {_safe(one['date'])}: {one['n_rows']:,} rows of {_safe(one['table'])}, {one['n_steps']:,} steps. "
+            f"{_safe(one['verdict'])}"
+            for one in updates
+        ),
         "",
     ]
 

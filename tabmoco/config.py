@@ -47,6 +47,10 @@ class DataConfig:
     text_width: int = 32
     """Numbers a text is hashed to. 2 or more."""
 
+    keep_values: bool = True
+    """Whether a model keeps the values of its categories. Without them it holds salted hashes: it knows values again
+    where it meets them, but can neither tell them nor fill gaps with them."""
+
     sample_rows: int = 200_000
     """Rows sampled for quantiles and text statistics; counts and ranges always use every row. 1,000 or more."""
 
@@ -286,6 +290,10 @@ class IndexConfig:
     """Rows of the index: `queue` the rows whose keys are in the queue when training ends, `all` every training row, a
     number that many (the queue's first, then a random sample); `auto` all rows of a table of up to 100,000, else
     the queue's and a sample up to that many."""
+
+    keep_ids: bool = True
+    """Whether a model keeps the ids of its rows. Without them rows that are found are told by their position in the
+    table, from 0."""
 
     score_rows: int = 10_000
     """Most rows of the index that strangeness is measured against, the queue's first; search uses them all."""

@@ -14,7 +14,8 @@ from torch import Tensor
 from tabmoco.nn.columns import untemper
 from tabmoco.nn.encoder import RowEncoder
 from tabmoco.nn.heads import CellDecoder
-from tabmoco.tables.cell_words import expected_words, found_words
+from tabmoco.tables.arrays import require_finite
+from tabmoco.tables.cell_words import expected_words, found_words, own_named
 from tabmoco.tables.cells import CellBatch
 from tabmoco.tables.preprocess import Preprocessor
 from tabmoco.tables.source import TableBatch
@@ -74,11 +75,13 @@ class Expectation:
         top = np.argsort(-share.round(TIED_DIGITS), axis=1, kind="stable")[:, :n_top]
         share = np.take_along_axis(share, top, axis=1)
         row, column = np.repeat(rows, n_top), top.ravel()
+        found = found_words(self.preprocessor, batch, row, column)
+        expected = own_named(self.preprocessor, cells, row, column, found, self.words(cells, row, column, error))
         structs = pa.StructArray.from_arrays(
             [
                 pa.array([self.preprocessor.layout.columns[number] for number in column], pa.string()),
-                pa.array(found_words(self.preprocessor, batch, row, column), pa.string()),
-                pa.array(self.words(cells, row, column, error), pa.string()),
+                pa.array(found, pa.string()),
+                pa.array(expected, pa.string()),
                 pa.array(share.ravel(), pa.float64()),
             ],
             fields=list(STRANGE_CELLS.value_type),
@@ -141,4 +144,5 @@ class Expectation:
         assert self.decoder is not None
         device = next(self.encoder.parameters()).device
         number, logits = self.decoder(self.encoder(cells.to(device), hidden.to(device)))
+        require_finite("the decoder's guesses", number, *logits)
         return number.cpu(), [logit.cpu() for logit in logits]

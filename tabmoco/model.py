@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -32,11 +32,15 @@ from tabmoco.nn.encoder import RowEncoder
 from tabmoco.nn.heads import CellDecoder
 from tabmoco.objectives import Pretext, build_pretext
 from tabmoco.objectives.masked_cells import MaskedCells
+from tabmoco.tables.arrays import require_finite
 from tabmoco.tables.cells import CellBatch
 from tabmoco.tables.notices import warn
 from tabmoco.tables.preprocess import Preprocessor
 from tabmoco.tables.schema import Schema
 from tabmoco.tables.source import TableBatch, TableSource, open_table
+
+if TYPE_CHECKING:
+    from tabmoco.export import OnnxFiles
 
 BATCH_ROWS = 4_096
 """Rows embedded at a time."""
@@ -162,6 +166,12 @@ class RowModel:
 
         return load_model(Path(directory), device=device)
 
+    def to_onnx(self, path: str | Path, *, overwrite: bool = False) -> OnnxFiles:
+        """Write the encoder, without preprocessing, as an ONNX graph. See `tabmoco.export`."""
+        from tabmoco.export import export_onnx
+
+        return export_onnx(self, path, overwrite=overwrite)
+
     # ---------------------------------------------------------------- embed
 
     def embed(self, table: Any, *, batch_rows: int = BATCH_ROWS) -> Float[np.ndarray, "N D"]:
@@ -193,7 +203,9 @@ class RowModel:
         parts = [np.zeros((0, self.d_embedding), dtype=np.float32)]
         for start in range(0, len(cells), BATCH_ROWS):
             batch = cells[start : start + BATCH_ROWS].to(self.device)
-            parts.append(self.encoder(batch).cpu().numpy())
+            embedding = self.encoder(batch)
+            require_finite("embeddings", embedding)
+            parts.append(embedding.cpu().numpy())
         return np.concatenate(parts)
 
     # ---------------------------------------------------------------- score
@@ -324,6 +336,7 @@ class RowModel:
         for start in range(0, max(1, len(cells)), BATCH_ROWS):
             given = cells[start : start + BATCH_ROWS]
             embedding, scalings = self.encoder(given.to(self.device)), self.scalings(given)
+            require_finite("embeddings", embedding)
             vectors = {
                 "cells": self.cell_space.standard(given, scalings),
                 "both": self.cell_space.both(given, scalings),

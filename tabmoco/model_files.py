@@ -8,7 +8,7 @@
 | preprocessor.safetensors | its arrays: quantiles and text statistics |
 | encoder.safetensors | the encoder |
 | objectives.safetensors | heads, target, queue, bank and centre |
-| index.safetensors | reference rows as points in every space, the whitening, the forests, usual blame and errors |
+| index.safetensors | reference rows in every space, rows kept out of training, whitening, forests, blame and errors |
 | ids.arrow | their names, if the table has an id column |
 | calibration.json | the scales and weights of the evidence and the calibration scores |
 | record.json | how the model came to be |
@@ -23,7 +23,6 @@ import hashlib
 import json
 import os
 import shutil
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,6 +40,15 @@ from tabmoco.config import PretrainConfig
 from tabmoco.devices import resolve_device
 from tabmoco.errors import ModelFileError, TabmocoError
 from tabmoco.model import RowModel, build_untrained
+from tabmoco.model_checks import (
+    NoLargerThan,
+    check_metrics,
+    check_names,
+    check_record,
+    check_reference,
+    check_widths,
+    restore,
+)
 from tabmoco.neighbors.anomaly import Calibration, PieceScale
 from tabmoco.neighbors.forest import OutsideForest
 from tabmoco.neighbors.index import RowIndex
@@ -49,9 +57,9 @@ from tabmoco.neighbors.reference import (
     FOREST_VECTORS,
     SEARCH_SPACE,
     Reference,
-    counted_pieces,
 )
 from tabmoco.neighbors.whitening import Whitening
+from tabmoco.tables import aside
 from tabmoco.tables.preprocess import Preprocessor
 
 FORMAT_VERSION = 3
@@ -62,21 +70,25 @@ MANIFEST = "manifest.json"
 def save_model(model: RowModel, directory: Path, *, overwrite: bool = False) -> None:
     """Write a model directory aside and rename it when it is whole."""
     check_target(directory, overwrite=overwrite)
-    with _aside(directory) as aside:
-        _write(model, aside)
+    with _aside(directory) as part:
+        _write(model, part)
         mode = 0o666 & ~_umask()
-        for path in aside.iterdir():
+        for path in part.iterdir():
             path.chmod(mode)  # safetensors writes files that only their owner can read
         files = {
-            path.name: {"sha256": _sha256(path), "size_bytes": path.stat().st_size} for path in sorted(aside.iterdir())
+            path.name: {"sha256": _sha256(path), "size_bytes": path.stat().st_size} for path in sorted(part.iterdir())
         }
-        _write_json(aside / MANIFEST, {"format_version": FORMAT_VERSION, "files": files})
+        _write_json(part / MANIFEST, {"format_version": FORMAT_VERSION, "files": files})
+        for path in part.iterdir():
+            _flush(path)
 
 
 def check_target(directory: Path, *, overwrite: bool) -> None:
     """Refuse to write over anything that exists, unless `overwrite` allows it and it is a model directory."""
     if directory.name in ("", ".."):
         raise ModelFileError(f"a model needs a directory of its own, for instance model, got {directory}.")
+    aside.restore(directory.resolve())
+    _check_writable(directory)
     if not directory.exists() and not directory.is_symlink():
         return
     if not overwrite:
@@ -86,19 +98,32 @@ def check_target(directory: Path, *, overwrite: bool) -> None:
         raise ModelFileError(f"{directory} is not a model directory, so it is not overwritten; choose another --out.")
 
 
+def _check_writable(directory: Path) -> None:
+    """Refuse a place where no directory can be made, as far as that can be told without making one."""
+    existing = next(parent for parent in directory.resolve().parents if parent.exists())
+    if not existing.is_dir():
+        raise ModelFileError(f"{directory} cannot be written: {existing} is not a folder; choose another place.")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise ModelFileError(f"{directory} cannot be written: the folder {existing} is read-only; choose another one.")
+
+
 def load_model(directory: Path, *, device: str = "auto") -> RowModel:
     """Read a model directory after checking that it is whole, unaltered and of this format version."""
     try:
+        aside.restore(directory.resolve())
         return _read(directory, _checked_files(directory), device)
     except TabmocoError:
         raise
     except OSError as error:
         raise ModelFileError(f"{error.filename or directory} cannot be read: {error.strerror or error}.") from error
+    except MemoryError as error:
+        raise ModelFileError(
+            f"there is not enough memory for the model in {directory}; make room, or train it again if it once fitted."
+        ) from error
     except (
         ArithmeticError,
         AttributeError,
         LookupError,
-        MemoryError,
         RuntimeError,
         TypeError,
         ValueError,
@@ -106,7 +131,7 @@ def load_model(directory: Path, *, device: str = "auto") -> RowModel:
         pa.ArrowException,
     ) as error:
         raise ModelFileError(
-            f"the model in {directory} does not fit together ({type(error).__name__}: {error}); train it again."
+            f"the model in {directory} does not fit together ({_in_short(error)}); train it again."
         ) from error
 
 
@@ -136,6 +161,8 @@ def _write_reference(reference: Reference, directory: Path) -> None:
     arrays |= {"whitening/mean": reference.whitening.mean, "whitening/matrix": reference.whitening.matrix}
     arrays["expected/error"] = reference.expected_error
     arrays |= {f"usual_blame/{piece}": a for piece, a in reference.usual_blame.items()}
+    if reference.held_out is not None:
+        arrays |= {f"held_out/{part}": a for part, a in reference.held_out.to_arrays().items()}
     safetensors.numpy.save_file(
         {name: np.ascontiguousarray(a) for name, a in arrays.items()}, directory / "index.safetensors"
     )
@@ -160,12 +187,17 @@ def _read(directory: Path, files: set[str], device: str) -> RowModel:
     arrays = safetensors.numpy.load_file(directory / "preprocessor.safetensors")
     preprocessor = Preprocessor.from_state(_read_json(directory / "schema.json"), arrays)
     record = _read_json(directory / "record.json")
-    pretext = build_untrained(preprocessor, config, n_rows=record.get("n_rows", 0))
-    _restore(pretext.encoder, directory / "encoder.safetensors")
-    _restore(pretext.objectives, directory / "objectives.safetensors")
+    check_record(record)
+    if preprocessor.config != config.data:
+        raise ModelFileError("config.toml and schema.json must agree on how a table is read; train the model again.")
+    with NoLargerThan([directory / "encoder.safetensors", directory / "objectives.safetensors"]):
+        pretext = build_untrained(preprocessor, config, n_rows=record.get("n_rows", 0))
+    restore(pretext.encoder, directory / "encoder.safetensors")
+    restore(pretext.objectives, directory / "objectives.safetensors")
     reference = _read_reference(directory, files) if "index.safetensors" in files else None
     lines = (directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     record["metrics"] = [json.loads(line) for line in lines]
+    check_metrics(record["metrics"])
     model = RowModel(config, preprocessor, pretext, reference, record, resolve_device(device))
     _try_out(model)
     return model
@@ -174,50 +206,12 @@ def _read(directory: Path, files: set[str], device: str) -> RowModel:
 def _try_out(model: RowModel) -> None:
     """Send a row of missing cells through everything: parts that do not fit together fail here, not at first use."""
     if model.reference is not None:
-        _check_widths(model, model.reference)
+        check_widths(model, model.reference)
     row = pa.table({name: pa.nulls(1) for name in model.preprocessor.layout.columns})
     model.card()
     model.embed(row)
     if model.reference is not None:
         model.score(row, fpr=1.0, explain=True)
-
-
-def _check_widths(model: RowModel, reference: Reference) -> None:
-    """Refuse arrays that are not finite or that NumPy would stretch to fit, and evidence that the model cannot give."""
-    space, layout = model.cell_space, model.preprocessor.layout
-    width = len(space.both_owner)
-    widths = {"cells": len(space.owner), "whitened": width, SEARCH_SPACE: model.d_embedding}
-    arrays: dict[str, tuple[np.ndarray, list[tuple[int, ...]]]] = {
-        **{f"{name}/vectors": (i.vectors, [(len(i), widths[name])]) for name, i in reference.indexes.items()},
-        "whitening/mean": (reference.whitening.mean, [(width,)]),
-        "whitening/matrix": (reference.whitening.matrix, [(width, width), (width, 1)]),
-        "expected/error": (reference.expected_error, [(layout.n_numbers, 2)]),
-        **{f"usual_blame/{name}": (blame, [(layout.n_columns,)]) for name, blame in reference.usual_blame.items()},
-    }
-    for name, (array, allowed) in arrays.items():
-        if array.shape not in allowed or not np.isfinite(array).all():
-            shapes = " or ".join(map(str, allowed))
-            raise ModelFileError(
-                f"{name} must be finite and of shape {shapes}, got shape {array.shape}; train the model again."
-            )
-    splits = {"forest": len(space.trait_owner), "residual": len(space.residual_owner)}
-    for name, forest in reference.forests.items():
-        if forest.coordinate.max(initial=0) >= max(splits[name], 1):
-            raise ModelFileError(
-                f"the trees must split on the {splits[name]} coordinates of the {FOREST_VECTORS[name]}, got "
-                f"{forest.coordinate.max() + 1}; train the model again."
-            )
-    calibration = reference.calibration
-    expected = counted_pieces(
-        contaminated=model.config.index.contaminated,
-        held_out=calibration.held_out,
-        decoded=model.decoder is not None,
-    )
-    if set(calibration.scales) != set(expected):
-        raise ModelFileError(
-            f"the calibration of this model must be of {', '.join(expected)}, got {', '.join(calibration.scales)}; "
-            "train the model again."
-        )
 
 
 def _read_reference(directory: Path, files: set[str]) -> Reference:
@@ -230,6 +224,7 @@ def _read_reference(directory: Path, files: set[str]) -> Reference:
     if "ids.arrow" in files:
         with pa.OSFile(str(directory / "ids.arrow"), "rb") as file, pa.ipc.open_file(file) as reader:
             ids = reader.read_all().column("id").combine_chunks()
+        ids.validate(full=True)
     settings = _read_json(directory / "calibration.json")
     calibration = Calibration(
         {name: PieceScale.from_dict(scale) for name, scale in settings["pieces"].items()},
@@ -250,38 +245,10 @@ def _read_reference(directory: Path, files: set[str]) -> Reference:
         calibration,
         spaces["usual_blame"],
         spaces["expected"]["error"],
+        RowIndex.from_arrays(spaces["held_out"]) if "held_out" in spaces else None,
     )
-    _check_reference(reference)
+    check_reference(reference)
     return reference
-
-
-def _check_reference(reference: Reference) -> None:
-    calibration = reference.calibration
-    scores = calibration.scores
-    if reference.n_neighbors < 1 or (reference.ids is not None and len(reference.ids) != len(reference)):
-        raise ModelFileError(
-            "the index must have at least 1 neighbour to ask for and an id per row, if it has ids; train the model "
-            "again."
-        )
-    if any(index.content is None for index in reference.indexes.values()):
-        raise ModelFileError(
-            "the index must hold a content hash per row, to tell its exact twin; train the model again."
-        )
-    if reference.usual_blame.keys() != calibration.scales.keys():
-        raise ModelFileError(
-            f"the usual blame must be of {', '.join(calibration.scales)}, got {', '.join(reference.usual_blame)}; "
-            "train the model again."
-        )
-    n_rows = len(reference.indexes["cells"])
-    if any(len(forest.seen) != n_rows for forest in reference.forests.values()):
-        raise ModelFileError(f"the forests must know which of {n_rows:,} rows they have seen; train the model again.")
-    if scores.ndim != 1 or not np.isfinite(scores).all() or (np.diff(scores) < 0).any():
-        raise ModelFileError("the calibration scores must be finite and ascending; train the model again.")
-    if not all(scale.is_sound() and scale.weight >= 0 for scale in calibration.scales.values()):
-        raise ModelFileError(
-            "every piece of evidence must have ascending quantiles, an excess above 0 and a weight of at least 0; "
-            "train the model again."
-        )
 
 
 def _checked_files(directory: Path) -> set[str]:
@@ -304,6 +271,10 @@ def _checked_files(directory: Path) -> set[str]:
     files = manifest.get("files")
     if not isinstance(files, dict) or not files:
         raise ModelFileError(f"{path} lists no files; it is damaged: train the model again.")
+    for name in files:
+        if Path(name).name != name or name in (".", ".."):
+            raise _lies_outside(directory, name)
+    check_names(files)
     for name, entry in files.items():
         _check_file(directory, name, entry)
     return set(files)
@@ -311,10 +282,8 @@ def _checked_files(directory: Path) -> set[str]:
 
 def _check_file(directory: Path, name: str, entry: Any) -> None:
     path = directory / name
-    if Path(name).name != name or name in (".", "..") or path.is_symlink():
-        raise ModelFileError(
-            f"the manifest of {directory} names {name!r}, which does not lie inside it; do not trust it."
-        )
+    if path.is_symlink():
+        raise _lies_outside(directory, name)
     if not path.is_file():
         raise ModelFileError(f"{name} is missing from {directory}; copy the model again or train it again.")
     if (
@@ -325,43 +294,48 @@ def _check_file(directory: Path, name: str, entry: Any) -> None:
         raise ModelFileError(f"{name} in {directory} was altered or cut off; copy the model again or train it again.")
 
 
+def _lies_outside(directory: Path, name: str) -> ModelFileError:
+    return ModelFileError(
+        f"the manifest of {directory} names {name!r:.100}, which does not lie inside it; do not trust it."
+    )
+
+
 @contextmanager
 def _aside(directory: Path) -> Iterator[Path]:
     """A directory that takes the place of `directory` once the block ends well, and vanishes if it does not.
 
-    Whatever is raised, `directory` is afterwards either the old one or the new one.
+    Whatever happens, a kill included, `directory` is afterwards either the old one or the new one.
     """
     directory = directory.resolve()  # a link stays a link
-    aside = directory.with_name(f".{directory.name}.{uuid.uuid4().hex[:8]}")
-    old = aside.with_name(f"{aside.name}.old")
+    part = aside.hidden_name(directory)
     try:
-        aside.mkdir(parents=True)
-        yield aside
-        if directory.exists():
-            os.replace(directory, old)
-        os.replace(aside, directory)
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        aside.sweep(directory)
+        part.mkdir()
+        with aside.held(part):
+            yield part
+            aside.put_in_place(part, directory)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ModelFileError(f"{directory} cannot be written: {reason}; make room or choose another place.") from error
     finally:
-        if old.exists() and not directory.exists():
-            os.replace(old, directory)
-        for leftover in (aside, old):
-            shutil.rmtree(leftover, ignore_errors=True)
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def _tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in module.state_dict().items()}
 
 
-def _restore(module: torch.nn.Module, path: Path) -> None:
-    module.load_state_dict(safetensors.torch.load_file(path), strict=True)
-
-
 def _umask() -> int:
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
+
+
+def _flush(path: Path) -> None:
+    """Wait until a file is on the disk."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def _sha256(path: Path) -> str:
@@ -378,6 +352,11 @@ def _read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except (OSError, ValueError, RecursionError) as error:
         raise ModelFileError(f"{path} cannot be read as JSON ({error}); the file is damaged.") from error
+
+
+def _in_short(error: Exception) -> str:
+    """An error of another library's on one line of moderate length."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
 
 
 def _refuse_constant(name: str) -> None:

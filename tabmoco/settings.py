@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import tomllib
 import types
 import typing
@@ -31,7 +32,7 @@ class Settings:
             settings = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
             raise ConfigError(f"the configuration {path} cannot be read: {error.strerror or error}.") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ConfigError(f"the configuration {path} must be TOML: {error}.") from error
         return cls.from_dict(settings)
 
@@ -72,7 +73,7 @@ class Settings:
 
 def check_types(config: Any) -> None:
     """Check every field against its type; lists become tuples and whole numbers become floats where asked."""
-    hints = typing.get_type_hints(type(config))
+    hints = _type_hints(config.__class__)
     for entry in dataclasses.fields(config):
         value, hint = getattr(config, entry.name), hints[entry.name]
         if isinstance(hint, type) and dataclasses.is_dataclass(hint):
@@ -80,6 +81,9 @@ def check_types(config: Any) -> None:
                 raise ConfigError(f"{entry.name} must be of type {hint.__name__}, got {value!r}.")
         else:
             object.__setattr__(config, entry.name, _cast(hint, value, name=entry.name))
+
+
+_type_hints = functools.cache(typing.get_type_hints)
 
 
 def _parse_value(text: str) -> Any:
@@ -91,8 +95,8 @@ def _parse_value(text: str) -> Any:
 
 def _build(cls: type, settings: Mapping[str, Any], *, path: str) -> Any:
     if not isinstance(settings, Mapping):
-        raise ConfigError(f"{path or 'the configuration'} must be a group of settings, got {settings!r}.")
-    hints = typing.get_type_hints(cls)
+        raise ConfigError(f"{path or 'the configuration'} must be a group of settings, got {settings!r:.200}.")
+    hints = _type_hints(cls)
     known = {f.name: hints[f.name] for f in dataclasses.fields(cls)}
     values = {}
     for name, value in settings.items():
@@ -133,7 +137,7 @@ def _cast(hint: Any, value: Any, *, name: str) -> Any:
         return float(value)
     elif isinstance(hint, type) and isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
         return value
-    raise ConfigError(f"{name} must be {_wording(hint)}, got {value!r}.")
+    raise ConfigError(f"{name} must be {_wording(hint)}, got {value!r:.200}.")
 
 
 def _wording(hint: Any) -> str:

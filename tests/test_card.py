@@ -126,7 +126,8 @@ def test_the_card_says_what_is_stored_of_the_data(model, card, tmp_path):
     model.save(tmp_path / "model")
     named = set(re.findall(r"[\w.]+\.(?:json|safetensors|arrow)", stored))
     assert named == {
-        "schema.json", "preprocessor.safetensors", "objectives.safetensors", "index.safetensors", "ids.arrow",
+        "schema.json", "preprocessor.safetensors", "encoder.safetensors", "objectives.safetensors", "index.safetensors",
+        "ids.arrow", "record.json",
     }  # fmt: skip
     assert all((tmp_path / "model" / name).is_file() for name in named)
     without_ids = model_card(pretrain(make_table(60), SMALL))

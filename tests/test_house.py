@@ -29,11 +29,16 @@ COMMANDS = [
     "score",
     "search",
     "drift",
+    "update",
     "duplicates",
     "cluster",
     "impute",
+    "columns",
+    "report",
     "probe",
     "benchmark",
+    "export",
+    "serve",
     "config",
 ]
 HEAVY = {"faiss", "numpy", "pandas", "polars", "pyarrow", "scipy", "sklearn", "torch"}

@@ -258,7 +258,7 @@ def test_missing_folders_are_made_and_a_file_in_the_way_is_named(model, tmp_path
     model.save(tmp_path / "a" / "b" / "model")
     assert RowModel.load(tmp_path / "a" / "b" / "model").d_embedding == 8
     (tmp_path / "file").write_text("")
-    with pytest.raises(ModelFileError, match="file/model cannot be written: Not a directory"):
+    with pytest.raises(ModelFileError, match="file/model cannot be written: .*file is not a folder"):
         model.save(tmp_path / "file" / "model")
 
 
@@ -553,7 +553,10 @@ def test_the_files_hold_what_the_score_is_made_of(model, directory):
             np.testing.assert_array_equal(arrays[f"{name}_forest/{part}"], array)
     assert {name.partition("/")[0] for name in arrays} == {
         "cells", "whitened", "direction", "whitening", "expected", "usual_blame", "forest_forest", "residual_forest",
+        "held_out",
     }  # fmt: skip
+    np.testing.assert_array_equal(arrays["held_out/rows"], reference.held_out.rows)
+    assert len(arrays["held_out/vectors"]) == len(reference.calibration.scores)
     calibration = json.loads((directory / "calibration.json").read_text())
     assert calibration.keys() == {"n_neighbors", "held_out", "pieces", "scores"}
     assert list(calibration["pieces"]) == pieces
@@ -740,6 +743,19 @@ COLUMNS = {
         has_time=False
     ),
     "a location in words": lambda content: content["encoders"][0].update(location="here"),
+    "a location beyond all numbers": lambda content: content["encoders"][0].update(location=1e999),
+    "a scale below 0": lambda content: content["encoders"][0].update(scale=-1.0),
+    "more codes than values": lambda content: next(e for e in content["encoders"] if "values" in e).update(n_coded=9),
+    "a value twice": lambda content: next(e for e in content["encoders"] if "values" in e)["values"].append("red"),
+    "an encoder of another column": lambda content: content["encoders"][0].update(column="other"),
+    "a count below 0": lambda content: content["schema"]["columns"][0].update(n_missing=-1),
+    "a count in words": lambda content: content["schema"]["columns"][0].update(n_distinct="many"),
+    "a range of another kind": lambda content: content["schema"]["columns"][0].update(earliest="2024-01-01"),
+    "a time that is none": lambda content: next(c for c in content["schema"]["columns"] if c["earliest"]).update(
+        latest="2024-03-11T07:0"
+    ),
+    "a name twice": lambda content: content["schema"]["columns"][0].update(name="weight"),
+    "other settings than config.toml": lambda content: content["config"].update(max_categories=17),
 }
 
 
@@ -748,6 +764,61 @@ def test_a_schema_that_does_not_fit_is_refused(directory, change):
     edit_json(directory / "schema.json", change)
     rehash(directory)
     refused(directory, error=TabmocoError)
+
+
+def test_a_network_that_the_files_do_not_hold_is_refused_before_memory_is_taken(directory):
+    path = directory / "config.toml"
+    for old, new in {"d_block = 16": "d_block = 1000000", "n_blocks = 1": "n_blocks = 1000000000"}.items():
+        whole = path.read_text()
+        assert old in whole
+        path.write_text(whole.replace(old, new))
+        rehash(directory)
+        refused(directory, "which the files do not hold")
+        path.write_text(whole)
+
+
+def test_weights_that_are_not_finite_or_of_another_type_are_refused(directory):
+    path = directory / "encoder.safetensors"
+    whole = path.read_bytes()
+    for change in (lambda a: a.fill(np.nan), lambda a: a.fill(np.inf)):
+        edit_arrays(path, lambda arrays, change=change: change(arrays["backbone.linear.bias"]))
+        rehash(directory)
+        refused(directory, "backbone.linear.bias")
+        path.write_bytes(whole)
+    edit_arrays(path, reshaped("backbone.linear.bias", lambda a: a.astype(np.float64)))
+    rehash(directory)
+    refused(directory, "backbone.linear.bias", "float64")
+
+
+def test_weights_that_overflow_are_an_error_at_use_and_no_result(directory):
+    edit_arrays(directory / "encoder.safetensors", lambda arrays: arrays["backbone.linear.weight"].fill(1e38))
+    rehash(directory)
+    with pytest.raises(ModelFileError, match="embeddings must be finite"):
+        load_model(directory).embed(TABLE)
+
+
+RECORDS = [
+    [],
+    "text",
+    {"n_rows": -1},
+    {"n_trained": 0},
+    {"n_rows": 1.5},
+    {"n_steps": "many"},
+    {"x": [[[[[[[[[[1]]]]]]]]]]},
+]
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=str)
+def test_a_record_of_no_counts_is_refused(directory, record):
+    (directory / "record.json").write_text(json.dumps(record))
+    rehash(directory)
+    refused(directory, "record.json")
+
+
+def test_a_file_that_no_model_has_is_refused(directory):
+    (directory / "weights.pt").write_text("")
+    rehash(directory)
+    refused(directory, "weights.pt", "none of them")
 
 
 @pytest.mark.parametrize("n_ids", [0, N_ROWS - 1, N_ROWS + 1])

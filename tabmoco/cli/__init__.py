@@ -12,6 +12,7 @@ import sys
 from importlib import import_module
 
 from tabmoco.cli.app import app
+from tabmoco.cli.console import INTERRUPTED
 
 __all__ = ["app", "main"]
 
@@ -23,11 +24,16 @@ COMMANDS = (
     "score",
     "search",
     "drift",
+    "update",
     "duplicates",
     "cluster",
     "impute",
+    "columns",
+    "report",
     "probe",
     "benchmark",
+    "export",
+    "serve",
     "config",
 )
 """In the order of the help; each is a module that registers itself."""
@@ -42,4 +48,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    app(prog_name="tabmoco")
+    try:
+        app(prog_name="tabmoco")
+    except KeyboardInterrupt:  # no command has begun
+        sys.exit(INTERRUPTED)

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import sys
 import time
 import warnings
@@ -221,7 +222,7 @@ def _given(model: RowModel | str | Path, target: str) -> RowModel:
     if target in loaded.preprocessor.layout.columns:
         raise SchemaError(
             f"the target must be a column that the model never saw, but it was trained on {target!r}, so the figures "
-            f"would mislead; pretrain again with --exclude {target}, or give no model."
+            f"would mislead; pretrain again with --exclude {shlex.quote(target)}, or give no model."
         )
     return loaded
 

@@ -110,6 +110,7 @@ def drift(
     else:
         old = Side.of_table(model, against, seed=seed, progress=progress)
     new = Side.of_table(model, table, seed=seed + 1, progress=progress)
+    old = old.named(model, new)
     columns = [
         _column_drift(model, place, column, old, new, is_ignored=column.name in ignore, seed=seed)
         for place, column in enumerate(model.schema.used)

@@ -7,6 +7,7 @@ rows differs.
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -69,6 +70,12 @@ class Tally:
     """All values that occur among `n_seen` cells, and how often; None where not all are known."""
 
     n_seen: int = 0
+
+    def renamed(self, names: Mapping[str, str]) -> Tally:
+        """The same with other names for some values."""
+        counts = {names.get(value, value): n for value, n in self.counts.items()}
+        vocabulary = self.vocabulary and {names.get(value, value): n for value, n in self.vocabulary.items()}
+        return dataclasses.replace(self, counts=counts, vocabulary=vocabulary)
 
 
 @dataclass(frozen=True)
@@ -160,6 +167,16 @@ class Side:
         tallies = {column.name: _counted(column, profiles[column.name], source.n_rows) for column in used}
         return cls(source.name.rpartition("/")[2], source.n_rows, tallies, Sample.read(model, points), raw, cells)
 
+    def named(self, model: RowModel, other: Side) -> Side:
+        """The same side, in which values that the model keeps hidden have the names by which the other side holds
+        them."""
+        columns = dict(self.columns)
+        for encoder in model.preprocessor.encoders:
+            if isinstance(encoder, CategoryEncoder) and encoder.salt is not None:
+                clear = {encoder.told(encoder.stored(word)): word for word in other.columns[encoder.column].counts}
+                columns[encoder.column] = columns[encoder.column].renamed(clear)
+        return dataclasses.replace(self, columns=columns)
+
     def share_missing(self, column: str) -> float:
         return self.columns[column].n_missing / self.n_rows
 
@@ -225,12 +242,13 @@ def _known_tally(model: RowModel, place: int, column: Column, sample: Sample) ->
     n_each = np.ones(len(encoder.values), dtype=np.int64)
     n_each[: encoder.n_coded] = np.maximum(expanded, model.preprocessor.config.min_category_count)
     is_whole = len(encoder.values) < model.preprocessor.config.max_categories
+    values = [encoder.told(value) for value in encoder.values]
     return Tally(
         column.n_missing,
         column.n_distinct,
-        counts=dict(zip(encoder.values, coded[1:].tolist(), strict=False)),
+        counts=dict(zip(values, coded[1:].tolist(), strict=False)),
         n_other=int(coded[0]),
-        vocabulary=dict(zip(encoder.values, n_each.tolist(), strict=True)) if is_whole else None,
+        vocabulary=dict(zip(values, n_each.tolist(), strict=True)) if is_whole else None,
         n_seen=n_seen,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -144,7 +145,7 @@ def probe(
     if target in model.preprocessor.layout.columns:
         raise SchemaError(
             f"the target must be a column that the model never saw, but it was trained on {target!r}, so the figures "
-            f"would mislead; pretrain again with --exclude {target}."
+            f"would mislead; pretrain again with --exclude {shlex.quote(target)}."
         )
     found = read_target(open_table(whole, columns=[target]), task)
     found_task, rows, y, n_classes = found.task, found.rows, found.y, found.n_classes

@@ -39,8 +39,8 @@ CONFIDENCE_SUFFIX = "_confidence"
 
 @dataclass
 class Filling:
-    """One pass over a table. Texts, and columns that the model does not use, stay as they are; a notice says so where
-    they have gaps.
+    """One pass over a table. Texts, categories whose values the model does not keep, and columns that it does not use
+    stay as they are; a notice says so where they have gaps.
 
     With `uncertainty` a number or a time is followed, behind the table's own columns, by `<name>_low` and `<name>_high`
     in its own type, between which nine in ten true values lie, and a category or a truth value by `<name>_confidence`,
@@ -160,11 +160,14 @@ class Filling:
 
     def _warn(self) -> None:
         left = {name: n for name, n in self.n_left.items() if n}
-        texts = [c.name for c in self.imputer.preprocessor.schema.used if c.kind == "text" and c.name in left]
-        others = [name for name in left if name not in texts and name not in self._facts]
+        used = self.imputer.preprocessor.schema.used
+        texts = [c.name for c in used if c.kind == "text" and c.name in left]
+        hidden = [c.name for c in used if c.kind == "category" and c.name in left and c.name not in self._facts]
+        others = [name for name in left if name not in (*texts, *hidden, *self._facts)]
         unread = [name for name in left if name in self._facts]
         for names, why in (
             (texts, "texts, which are not made up"),
+            (hidden, "categories whose values the model does not keep"),
             (others, "columns that the model does not use"),
             (unread, "columns whose type cannot hold the values of training"),
         ):

@@ -20,7 +20,9 @@ from tabmoco.nn.columns import temper, untemper
 from tabmoco.nn.encoder import RowEncoder
 from tabmoco.nn.heads import CellDecoder
 from tabmoco.tables.cells import CellBatch
-from tabmoco.tables.preprocess import Preprocessor
+from tabmoco.tables.encoders import CategoryEncoder
+from tabmoco.tables.preprocess import Encoder, Preprocessor
+from tabmoco.tables.text import TextEncoder
 
 BATCH_ROWS = 4_096
 """Rows encoded at a time."""
@@ -110,8 +112,7 @@ class Imputer:
 
     def __post_init__(self) -> None:
         layout = self.preprocessor.layout
-        kinds = [self.preprocessor.schema[name].kind for name in layout.columns]
-        self.fillable = [column for column, kind in enumerate(kinds) if kind != "text"]
+        self.fillable = [column for column, one in enumerate(self.preprocessor.encoders) if _can_be_told(one)]
         self._number_owner = torch.tensor(layout.number_owner, dtype=torch.int64)
         self._code_owner = torch.tensor(layout.code_owner, dtype=torch.int64)
         self._number_slot = {owner: slot for slot, owner in reversed(list(enumerate(layout.number_owner)))}
@@ -265,6 +266,11 @@ def known_cells(vectors: Float[Tensor, "n W"], space: CellSpace) -> CellBatch:
     codes = [(block @ projection.T).argmax(1) for block, projection in zip(blocks, space.projections, strict=True)]
     code = torch.stack(codes, dim=1) if codes else torch.zeros(len(vectors), 0, dtype=torch.int64)
     return CellBatch(untemper(number / (space.reach * space.number_weight)), code, missing > 0.5)
+
+
+def _can_be_told(encoder: Encoder) -> bool:
+    """Whether values of the column can be written down: no texts, and no categories that are kept as hashes."""
+    return not isinstance(encoder, TextEncoder) and not (isinstance(encoder, CategoryEncoder) and encoder.salt)
 
 
 def _shares(value: Float[Tensor, "N K"], sharpness: float) -> Float[Tensor, "N K"]:

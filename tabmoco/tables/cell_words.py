@@ -10,7 +10,9 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from tabmoco.tables.cells import CellBatch
 from tabmoco.tables.display import describe
+from tabmoco.tables.encoders import CategoryEncoder
 from tabmoco.tables.preprocess import Preprocessor
 from tabmoco.tables.schema import Column
 from tabmoco.tables.source import TableBatch
@@ -77,6 +79,26 @@ def expected_words(
                 names = [UNKNOWN if value is None else describe(value, facts.arrow_type) for value in decoded]
                 words[place] = ", ".join(f"{name} ({share:.0%})" for name, share in zip(names, shares, strict=False))
     return words.tolist()
+
+
+def own_named(
+    preprocessor: Preprocessor,
+    cells: CellBatch,
+    row: Int64[np.ndarray, " M"],
+    column: Int64[np.ndarray, " M"],
+    found: list[str],
+    expected: list[str | None],
+) -> list[str | None]:
+    """What is expected of these cells, a hidden value named where the cell itself holds it: then it is no secret."""
+    named = list(expected)
+    for place, (number, owner) in enumerate(zip(row.tolist(), column.tolist(), strict=True)):
+        encoder, words = preprocessor.encoders[owner], expected[place]
+        if words is None or not isinstance(encoder, CategoryEncoder) or encoder.salt is None:
+            continue
+        slot = preprocessor.layout.code_owner.index(owner)
+        own = encoder.decode_code(0, int(cells.code[number, slot]))
+        named[place] = words if own is None else words.replace(own, found[place])
+    return named
 
 
 def _number_words(preprocessor: Preprocessor, facts: Column, slot: int, values: list[float]) -> list[str]:

@@ -7,11 +7,14 @@ column's name and an example value.
 
 from __future__ import annotations
 
+import shlex
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tabmoco.errors import SchemaError
+from tabmoco.tables.hidden import is_untold, quoted_cell
 
 UNITS_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _TRUE_WORDS = ("true", "yes", "t", "y", "1")
@@ -161,7 +164,7 @@ def to_booleans(array: pa.Array | pa.ChunkedArray, column: str) -> np.ndarray:
     for value in values:
         if value not in _TRUE_WORDS and value not in _FALSE_WORDS:
             raise SchemaError(
-                f"Column {column!r} must hold true or false (or yes, no, 1, 0), got {value!r}; "
+                f"Column {column!r} must hold true or false (or yes, no, 1, 0), got {quoted_cell(value)}; "
                 f"correct it, or use the kind category."
             )
     truth = np.array([value in _TRUE_WORDS for value in values] + [-1], dtype=np.int8)
@@ -240,9 +243,9 @@ def _parse(array: pa.Array, arrow_type: pa.DataType, *, column: str, wanted: str
     except pa.ArrowInvalid as error:
         example = _first_unreadable(trimmed, arrow_type)
         raise SchemaError(
-            f"Column {column!r} must hold {wanted} in every cell, got {example!r}; "
+            f"Column {column!r} must hold {wanted} in every cell, got {quoted_cell(example)}; "
             "correct it, leave the cell empty, or give the column another kind."
-        ) from error
+        ) from (None if is_untold() else error)
 
 
 def _parse_instants(array: pa.Array, column: str) -> pa.Array:
@@ -267,5 +270,5 @@ def _first_unreadable(array: pa.Array, arrow_type: pa.DataType) -> str | None:
 def _wrong_type(column: str, arrow_type: pa.DataType, wanted: str) -> SchemaError:
     return SchemaError(
         f"Column {column!r} must hold {wanted}, got the type {arrow_type}; convert it, or leave it out with "
-        f"--exclude {column}."
+        f"--exclude {shlex.quote(column)}."
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import calendar
 import dataclasses
+import sys
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,8 +18,10 @@ import pyarrow.compute as pc
 from jaxtyping import Bool, Float32, Int64
 
 from tabmoco.config import Kind
-from tabmoco.errors import SchemaError
+from tabmoco.errors import ModelFileError, SchemaError
+from tabmoco.settings import check_types
 from tabmoco.tables.convert import to_booleans, to_instants, to_numbers, to_strings
+from tabmoco.tables.hidden import check_salt, hidden_name, keyed_hash
 from tabmoco.tables.names import counted
 from tabmoco.tables.notices import Notices
 from tabmoco.tables.profiles import ValueCounter
@@ -99,19 +102,24 @@ class NumberEncoder:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> NumberEncoder:
-        return cls(**values)
+        encoder = cls(**values)
+        _check_scale(encoder, sys.float_info.max)
+        return encoder
 
 
 @dataclass(frozen=True)
 class CategoryEncoder:
-    """One slot with a code per value: 0 for unknown, then by decreasing frequency."""
+    """One slot with a code per value: 0 for unknown, then by decreasing frequency, then those that came later."""
 
     column: str
     values: tuple[str, ...]
-    """All values seen in training, most frequent first (at most ``max_categories``)."""
+    """All values seen in training, those with a code first and the most frequent first (at most ``max_categories``)."""
 
     n_coded: int
     """The first so many values have a code of their own; the others are rare and share code 0."""
+
+    salt: str | None = None
+    """Key of the hashes that stand in place of the values; None where the values are kept."""
 
     n_numbers: ClassVar[int] = 0
 
@@ -127,17 +135,45 @@ class CategoryEncoder:
         n_coded = sum(count >= min(min_count, highest) for _, count in kept)
         return cls(column, tuple(value for value, _ in kept), n_coded)
 
+    def hidden(self, salt: str) -> CategoryEncoder:
+        """The same codes, with hashes in place of the values."""
+        assert self.salt is None, "hashes are not hashed again"
+        values = tuple(keyed_hash(value, salt) for value in self.values)
+        return dataclasses.replace(self, values=values, salt=salt)
+
+    def stored(self, value: str) -> str:
+        """How a value stands in `values`."""
+        return value if self.salt is None else keyed_hash(value, self.salt)
+
+    def told(self, stored: str) -> str:
+        """What people see of an entry of `values`."""
+        return stored if self.salt is None else hidden_name(stored)
+
+    def grown(self, counts: ValueCounter, *, max_categories: int, min_count: int) -> CategoryEncoder:
+        """With codes, behind the old ones, for further values that are seen at least `min_count` times, as far as
+        `max_categories` allows; those that were too rare so far may be among them."""
+        old = self.values[: self.n_coded]
+        known = set(old)
+        seen = [(self.stored(value), count) for value, count in counts.most_common()]
+        others = [(value, count) for value, count in seen if value not in known]
+        frequent = [value for value, count in others if count >= min_count][: max(0, max_categories - len(old))]
+        rare = [*self.values[self.n_coded :], *(value for value, _ in others)]
+        values = tuple(dict.fromkeys([*old, *frequent, *rare]))[:max_categories]
+        return CategoryEncoder(self.column, values, len(old) + len(frequent), self.salt)
+
     def encode(self, cells: pa.DictionaryArray, notices: Notices) -> Slots:
-        known = pc.index_in(cells.dictionary, pa.array(self.values, pa.string())).fill_null(-1)
+        found = cells.dictionary
+        if self.salt is not None:
+            found = pa.array([self.stored(value) for value in found.to_pylist()], pa.string())
+        known = pc.index_in(found, pa.array(self.values, pa.string())).fill_null(-1)
         rank = known.to_numpy(zero_copy_only=False)
         code_of_value = np.where((rank >= 0) & (rank < self.n_coded), rank + 1, 0).astype(np.int64)
         indices, missing = indices_and_missing(cells)
         if (rank < 0).any():
             counts = np.bincount(indices[~missing], minlength=len(rank))
-            unseen = np.flatnonzero((rank < 0) & (counts > 0))
-            if len(unseen):
-                examples = cells.dictionary.take(pa.array(unseen[:10])).to_pylist()
-                notices.unseen(self.column, int(counts[unseen].sum()), examples)
+            n_unseen = int(counts[rank < 0].sum())
+            if n_unseen:
+                notices.unseen(self.column, n_unseen)
         code = np.append(code_of_value, 0)[indices]
         return Slots(_no_numbers(len(cells)), code[:, None], missing)
 
@@ -145,14 +181,23 @@ class CategoryEncoder:
         raise IndexError(f"Column {self.column!r} has no number slot.")
 
     def decode_code(self, slot: int, code: int) -> str | None:
-        return None if code == 0 else self.values[code - 1]
+        return None if code == 0 else self.told(self.values[code - 1])
 
     def to_json(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "values": list(self.values)}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> CategoryEncoder:
-        return cls(**{**values, "values": tuple(values["values"])})
+        encoder = cls(**values)
+        check_types(encoder)
+        if not 0 <= encoder.n_coded <= len(encoder.values) or len(set(encoder.values)) < len(encoder.values):
+            raise ModelFileError(
+                f"column {encoder.column!r} must have distinct values, at least as many as codes, got "
+                f"{len(encoder.values):,} values for {encoder.n_coded:,} codes; train the model again."
+            )
+        if encoder.salt is not None:
+            check_salt(encoder.salt, encoder.column)
+        return encoder
 
 
 @dataclass(frozen=True)
@@ -178,7 +223,9 @@ class BooleanEncoder:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> BooleanEncoder:
-        return cls(**values)
+        encoder = cls(**values)
+        check_types(encoder)
+        return encoder
 
 
 @dataclass(frozen=True)
@@ -230,9 +277,9 @@ class TimestampEncoder:
         """Slot 0 as ISO 8601 to the second; the two others are the sine and cosine of the time of day."""
         if slot > 0:
             return value
-        second = unstandardise(value, self.location, self.scale)
         limit = np.iinfo(np.int64).max // 10**6
-        return np.datetime_as_string(np.datetime64(int(np.clip(round(second), -limit, limit)), "s")).item()
+        second = np.clip(unstandardise(value, self.location, self.scale), -limit, limit)
+        return np.datetime_as_string(np.datetime64(round(second), "s")).item()
 
     def decode_code(self, slot: int, code: int) -> str | None:
         names = ([_WEEKDAYS] if self.has_weekday else []) + ([_MONTHS] if self.has_month else [])
@@ -243,7 +290,18 @@ class TimestampEncoder:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> TimestampEncoder:
-        return cls(**values)
+        encoder = cls(**values)
+        _check_scale(encoder, np.iinfo(np.int64).max / 1e6)
+        return encoder
+
+
+def _check_scale(encoder: NumberEncoder | TimestampEncoder, most: float) -> None:
+    check_types(encoder)
+    if not (abs(encoder.location) <= most and 0 <= encoder.scale <= most):
+        raise ModelFileError(
+            f"location and scale of column {encoder.column!r} must lie within {most:g}, the scale at 0 or above, got "
+            f"{encoder.location:g} and {encoder.scale:g}; train the model again."
+        )
 
 
 def _seconds(instants: np.ndarray) -> np.ndarray:

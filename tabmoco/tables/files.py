@@ -27,6 +27,7 @@ SUFFIXES = {
     ".ipc": "Arrow",
 }
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
+_ROW_OF_CSV = re.compile(r"(: Expected \d+ columns, got \d+): .*")
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 Location = str | os.PathLike
 
@@ -62,9 +63,12 @@ class DataFile:
         """Turn whatever Arrow or the file system says into a `TableError` that names the file."""
         try:
             yield
+        except FileNotFoundError as error:
+            raise TableError(f"{self.label} is no longer there; put it back and try again.") from error
         except (pa.ArrowException, OSError, UnicodeDecodeError, EOFError) as error:
             found = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise TableError(f"{self.label} cannot be read as {self.format}: {found.rstrip('.')}. {advice}") from error
+            found = _ROW_OF_CSV.sub(r"\1", found).rstrip(".")
+            raise TableError(f"{self.label} cannot be read as {self.format}: {found}. {advice}") from error
 
 
 def find_files(where: Location | Sequence[Location]) -> list[DataFile]:

@@ -12,6 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
 from tabmoco.errors import TableError
+from tabmoco.tables.hidden import is_untold, quoted_cell
 from tabmoco.tables.notices import warn
 
 UNLABELLED = -1
@@ -87,7 +88,9 @@ def read_numbers(y: Any) -> Numbers:
     try:
         present = values[rows].astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise TableError(f"targets must be numbers, got {values[rows[0]]!r}; use a classifier for classes.") from error
+        raise TableError(
+            f"targets must be numbers, got {quoted_cell(values[rows[0]])}; use a classifier for classes."
+        ) from (None if is_untold() else error)
     if not np.isfinite(present).all():
         raise TableError("targets must be finite, got an infinite one; leave it out with NaN.")
     if len(rows) == 0:

@@ -12,8 +12,14 @@ from tabmoco.errors import SchemaError
 def list_names(names: Iterable[object], *, most: int = 5) -> str:
     """Quote the names for a message: ``'a', 'b' and 3 more``."""
     shown = list(names)
-    text = ", ".join(repr(name) for name in shown[:most])
+    text = ", ".join(map(quoted, shown[:most]))
     return text if len(shown) <= most else f"{text} and {len(shown) - most:,} more"
+
+
+def quoted(value: object, most: int = 100) -> str:
+    """The value in quotes, cut short where it is a long one."""
+    text = repr(value)
+    return text if len(text) <= most else f"{text[: most - 2]}…{text[-1]}"
 
 
 def counted(n_things: int, thing: str) -> str:

@@ -10,8 +10,6 @@ from types import FrameType
 
 from tabmoco.tables.names import counted, list_names
 
-N_EXAMPLES = 3
-
 
 class TabmocoWarning(UserWarning):
     """Something in the data that was handled, and that the user may not expect."""
@@ -34,20 +32,13 @@ class Notices:
 
     def __init__(self) -> None:
         self._n_unseen: Counter[str] = Counter()
-        self._unseen_examples: dict[str, list[str]] = {}
         self._n_infinite: Counter[str] = Counter()
         self._empty: dict[str, None] = {}
         self._extra: tuple[str, ...] = ()
         self._said: set[tuple[str, str]] = set()
 
-    def unseen(self, column: str, n_cells: int, values: Iterable[str]) -> None:
-        """Record cells whose category was never seen in training."""
-        examples = self._unseen_examples.setdefault(column, [])
-        for value in values:
-            if len(examples) >= N_EXAMPLES:
-                break
-            if value not in examples:
-                examples.append(value)
+    def unseen(self, column: str, n_cells: int) -> None:
+        """Record cells whose category was never seen in training. Their values are not told: warnings end in logs."""
         self._n_unseen[column] += n_cells
 
     def infinite(self, column: str, n_cells: int) -> None:
@@ -65,10 +56,9 @@ class Notices:
     def _sentences(self) -> dict[tuple[str, str], str]:
         sentences = {}  # made from copies: another thread may be recording
         for column, n_cells in list(self._n_unseen.items()):
-            examples = list_names(self._unseen_examples[column])
             sentences["unseen", column] = (
-                f"Column {column!r} has {counted(n_cells, 'cell')} with values never seen in training (such as "
-                f"{examples}), encoded as unknown."
+                f"Column {column!r} has {counted(n_cells, 'cell')} with values never seen in training, encoded as "
+                "unknown; `tabmoco drift` names them."
             )
         for column, n_cells in list(self._n_infinite.items()):
             sentences["infinite", column] = (

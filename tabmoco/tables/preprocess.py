@@ -12,7 +12,8 @@ import torch
 from jaxtyping import Float32, Int64
 
 from tabmoco.config import DataConfig
-from tabmoco.errors import SchemaError, TableError
+from tabmoco.errors import ModelFileError, SchemaError, TableError
+from tabmoco.tables.arrays import require_array
 from tabmoco.tables.cells import CellBatch, Layout
 from tabmoco.tables.display import describe
 from tabmoco.tables.encoders import (
@@ -23,7 +24,8 @@ from tabmoco.tables.encoders import (
     read_cells,
 )
 from tabmoco.tables.families import accepts, is_whole_number
-from tabmoco.tables.names import refuse_duplicates
+from tabmoco.tables.hidden import new_salt, untold
+from tabmoco.tables.names import quoted, refuse_duplicates
 from tabmoco.tables.notices import Notices
 from tabmoco.tables.profiles import ValueCounter
 from tabmoco.tables.remaining import RemainingRows
@@ -121,6 +123,30 @@ class Preprocessor:
                 knot_scores.append(np.stack([scores for _, scores in fitted_knots]))
         return cls(schema, config, encoders, knots=np.concatenate(knots), knot_scores=np.concatenate(knot_scores))
 
+    def grown(self, source: TableSource, *, without: Int64[np.ndarray, " m"] | None = None) -> Preprocessor:
+        """The same preprocessor with codes for the categories of further rows, see `CategoryEncoder.grown`.
+
+        Scales, quantiles and text weights stay as they were fitted, so that all else encodes as before. A number
+        beyond those of training keeps its z-score, and stops at the ends of the quantile-normal one.
+
+        Parameters
+        ----------
+        without
+            Positions of rows not to learn from.
+        """
+        self.align(source.arrow_schema, name=source.name)
+        columns = [column for column in self.schema.used if column.kind == "category"]
+        nothing, most = np.empty(0, dtype=np.int64), self.config.max_categories
+        with untold(not self.config.keep_values):
+            counts = _gather(source, columns, _fitted_rows(source, without), nothing, capacity=20 * most)
+        encoders = [
+            encoder.grown(counts[encoder.column], max_categories=most, min_count=self.config.min_category_count)
+            if isinstance(encoder, CategoryEncoder)
+            else encoder
+            for encoder in self.encoders
+        ]
+        return Preprocessor(self.schema, self.config, encoders, knots=self.knots, knot_scores=self.knot_scores)
+
     def align(self, arrow_schema: pa.Schema, *, name: str = "the table") -> None:
         """Check once, before any work, that a table has the columns of training in usable types.
 
@@ -205,10 +231,11 @@ class Preprocessor:
         table = batch.table if isinstance(batch, TableBatch) else batch
         if self._aligned is None or not table.schema.equals(self._aligned):
             self.align(table.schema)
-        slots = [
-            encoder.encode(read_cells(column.kind, table.column(column.name), column.name), self._notices)
-            for column, encoder in zip(self.schema.used, self.encoders, strict=True)
-        ]
+        with untold(not self.config.keep_values):
+            slots = [
+                encoder.encode(read_cells(column.kind, table.column(column.name), column.name), self._notices)
+                for column, encoder in zip(self.schema.used, self.encoders, strict=True)
+            ]
         return CellBatch(
             torch.from_numpy(np.concatenate([part.number for part in slots], axis=1)),
             torch.from_numpy(np.concatenate([part.code for part in slots], axis=1)),
@@ -260,6 +287,8 @@ class Preprocessor:
         lists = {"columns": tuple(settings["columns"]), "exclude": tuple(settings["exclude"])}
         config = DataConfig(**{**settings, **lists})
         schema = Schema.from_json(values["schema"])
+        if not schema.used:
+            raise SchemaError("a model must use at least one column; train the model again.")
         encoders: list[Encoder] = []
         for position, (column, state) in enumerate(zip(schema.used, values["encoders"], strict=True)):
             if column.kind == "text":
@@ -267,7 +296,18 @@ class Preprocessor:
                 encoders.append(TextEncoder.from_json(state, own))
             else:
                 encoders.append(_PLAIN_ENCODERS[column.kind].from_json(state))
-        return cls(schema, config, encoders, knots=arrays["knots"], knot_scores=arrays["knot_scores"])
+            if encoders[-1].column != column.name:
+                raise SchemaError(
+                    f"the encoder of column {quoted(column.name)} must be its own, got that of "
+                    f"{quoted(encoders[-1].column)}; train the model again."
+                )
+        knots, knot_scores = arrays["knots"], arrays["knot_scores"]
+        n_numbers = sum(encoder.n_numbers for encoder in encoders)
+        for name, array in {"knots": knots, "knot_scores": knot_scores}.items():
+            require_array(name, array, np.float32, (n_numbers, config.n_knots))
+            if (np.diff(array, axis=1) < 0).any():
+                raise ModelFileError(f"{name} must not fall; the file is damaged: train the model again.")
+        return cls(schema, config, encoders, knots=knots, knot_scores=knot_scores)
 
     def _known_names(self) -> set[str]:
         names = {column.name for column in self.schema.columns} | set(self.config.left_out)
@@ -342,6 +382,7 @@ def _fit_encoder(column: Column, cells: Any, config: DataConfig) -> Encoder:
         return TextEncoder.fit(column.name, cells, width=config.text_width)
     if column.kind == "boolean":
         return BooleanEncoder(column.name)
-    return CategoryEncoder.fit(
+    encoder = CategoryEncoder.fit(
         column.name, cells, max_categories=config.max_categories, min_count=config.min_category_count
     )
+    return encoder if config.keep_values else encoder.hidden(new_salt())

@@ -14,8 +14,9 @@ import pyarrow as pa
 
 from tabmoco.config import DataConfig, Kind
 from tabmoco.errors import SchemaError, TableError
+from tabmoco.settings import check_types
 from tabmoco.tables.convert import is_scalar, is_string
-from tabmoco.tables.names import counted, list_names, require_columns
+from tabmoco.tables.names import counted, list_names, refuse_duplicates, require_columns
 from tabmoco.tables.notices import warn
 from tabmoco.tables.profiles import BooleanProfile, NumberProfile, StringProfile, TimestampProfile
 from tabmoco.tables.source import TableSource
@@ -29,6 +30,8 @@ TEXT_SHARE = 0.3
 N_FREQUENT = 3
 
 _NUMERAL = re.compile(r"\s*[-+]?(\d[\d.,' ]*|\.\d+)([eE][-+]?\d+)?\s*%?\s*")
+_QUOTED_OTHER = re.compile(r", but not .*; correct it in the file", re.DOTALL)
+_OTHERS = ", but not all; correct the others in the file"
 _DATE = re.compile(r"\s*\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}.*)?\s*")
 _IDENTIFIER_NAMES = frozenset(
     ["id", "ids", "uid", "uuid", "guid", "key", "pk", "index", "idx", "row", "no", "nr", "num", "number"]
@@ -96,15 +99,21 @@ class Schema:
         require_columns([name], [column.name for column in self.columns], option="schema[...]", where="the schema")
         return next(column for column in self.columns if column.name == name)
 
-    def without_examples(self) -> Schema:
-        """The schema without the frequent values of texts and of columns left out, which no model needs."""
-        return Schema(
-            tuple(
-                dataclasses.replace(column, frequent=()) if column.kind in ("text", "dropped") else column
-                for column in self.columns
-            ),
-            self.n_rows,
-        )
+    def without_examples(self, *, keep_values: bool = True) -> Schema:
+        """The schema as a model keeps it.
+
+        No reason quotes a cell, and the frequent values of texts and of columns left out are forgotten: no model needs
+        them. Without `keep_values` also those of categories, and the range of columns left out.
+        """
+        columns = []
+        for column in self.columns:
+            changes: dict[str, Any] = {"reason": _QUOTED_OTHER.sub(_OTHERS, column.reason)}
+            if column.kind in ("text", "dropped") or (column.kind == "category" and not keep_values):
+                changes["frequent"] = ()
+            if column.kind == "dropped" and not keep_values:
+                changes |= dict.fromkeys(("minimum", "maximum", "mean", "earliest", "latest"))
+            columns.append(dataclasses.replace(column, **changes))
+        return Schema(tuple(columns), self.n_rows)
 
     def to_json(self) -> dict[str, Any]:
         """Everything as JSON-safe values."""
@@ -115,9 +124,14 @@ class Schema:
         """The schema that `to_json` wrote."""
         columns = []
         for column in values["columns"]:
-            frequent = tuple((value, count) for value, count in column["frequent"])
-            columns.append(Column(**{**column, "frequent": frequent}))
-        return cls(tuple(columns), values["n_rows"])
+            columns.append(Column(**column))
+            check_types(columns[-1])
+        schema = cls(tuple(columns), values["n_rows"])
+        check_types(schema)
+        refuse_duplicates([column.name for column in columns], "the schema")
+        for column in columns:
+            _check_facts(column)
+        return schema
 
 
 def infer_schema(source: TableSource, config: DataConfig | None = None) -> Schema:
@@ -172,11 +186,27 @@ def infer_schema(source: TableSource, config: DataConfig | None = None) -> Schem
     return schema
 
 
+def _check_facts(column: Column) -> None:
+    """Refuse counts below 0 and ranges that are none, or that are another kind's."""
+    numbers = [number for number in (column.minimum, column.maximum, column.mean) if number is not None]
+    instants = [np.datetime64(instant) for instant in (column.earliest, column.latest) if instant is not None]
+    if (
+        min(column.n_missing, column.n_distinct, column.n_infinite) < 0
+        or not np.isfinite(numbers).all()
+        or any(map(np.isnat, instants))
+        or (column.is_used and numbers and column.kind != "number")
+        or (column.is_used and instants and column.kind != "timestamp")
+    ):
+        raise SchemaError(
+            f"Column {column.name!r} must have counts of at least 0 and a range of its own kind; train the model again."
+        )
+
+
 def _refuse_nested(types: Mapping[str, pa.DataType], kinds: Mapping[str, Kind]) -> None:
     nested = [name for name, arrow_type in types.items() if not is_scalar(arrow_type) and kinds.get(name) != "dropped"]
     if nested:
         found = ", ".join(f"{name!r} ({types[name]})" for name in nested[:3])
-        options = " ".join(f"--exclude {name}" for name in nested[:3])
+        options = " ".join(f"--exclude {shlex.quote(name)}" for name in nested[:3])
         raise SchemaError(
             f"Cells must be single values, but lists, structs, maps, binaries or intervals are in {found}; "
             f"leave them out ({options}) or spread them over columns of their own."

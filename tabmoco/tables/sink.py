@@ -16,6 +16,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from tabmoco.errors import TableError
+from tabmoco.tables import aside
 from tabmoco.tables.names import refuse_duplicates
 
 GROUP_ROWS = 65_536
@@ -58,8 +59,9 @@ def write_table(
 ) -> int:
     """Write a stream of record batches to one file and return the number of rows.
 
-    The rows go to a hidden file beside `path`, which takes its name once all of them are written. Any exception,
-    Ctrl-C included, removes the hidden file and leaves an existing `path` as it was.
+    The rows go to a hidden file beside `path`, which takes its name once all of them are on the disk. Any exception,
+    Ctrl-C included, removes the hidden file and leaves an existing `path` as it was; the hidden file of a process that
+    was killed is removed by the next one that writes to `path`.
 
     Parameters
     ----------
@@ -99,17 +101,21 @@ def write_table(
 @contextmanager
 def _replacing(target: Path, path: str | Path, *, overwrite: bool) -> Iterator[BinaryIO]:
     """A hidden file that becomes `target` if all goes well and vanishes if anything does not."""
-    partial = target.with_name(f".{target.name}.{os.getpid()}.part")
+    aside.sweep(target)
+    partial = aside.hidden_name(target)
     with _explained(path):
         file = partial.open("wb")
     try:
-        yield file
-        with _explained(path):
-            file.close()
-            check_target(path, overwrite=overwrite)
-            if target.exists():
-                shutil.copymode(target, partial)
-            partial.replace(target)
+        with aside.held(partial):
+            yield file
+            with _explained(path):
+                file.flush()
+                os.fsync(file.fileno())
+                file.close()
+                check_target(path, overwrite=overwrite)
+                if target.exists():
+                    shutil.copymode(target, partial)
+                partial.replace(target)
     except BaseException:
         with suppress(OSError):
             file.close()

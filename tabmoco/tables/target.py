@@ -10,6 +10,7 @@ import pyarrow as pa
 from jaxtyping import Int64
 
 from tabmoco.errors import ConfigError, SchemaError, TableError
+from tabmoco.tables.hidden import is_untold
 from tabmoco.tables.labels import read_classes, read_numbers
 from tabmoco.tables.schema import natural_kind
 from tabmoco.tables.source import TableSource
@@ -63,7 +64,8 @@ def read_target(source: TableSource, task: Task = "auto") -> Target:
         return Target("regression", numbers.rows, numbers.value, 0)
     labels = read_classes(values, marked=False)
     if len(labels.classes) < 2:
-        raise TableError(f"the target must have at least two values, {target!r} holds {labels.classes[0]} alone.")
+        found = "one value" if is_untold() else labels.classes[0]
+        raise TableError(f"the target must have at least two values, {target!r} holds {found} alone.")
     return Target("classification", labels.rows, labels.code, len(labels.classes))
 
 

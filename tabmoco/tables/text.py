@@ -15,12 +15,18 @@ from scipy import sparse
 from sklearn.utils.extmath import randomized_svd
 
 from tabmoco.errors import ModelFileError
+from tabmoco.tables.arrays import require_array
 from tabmoco.tables.encoders import Slots, indices_and_missing
 from tabmoco.tables.notices import Notices
 
 N_BUCKETS = 1 << 14
 FITTED_TEXTS = 10_000
 """Distinct texts the SVD is computed from."""
+
+LEAST_SCALE = 1e-30
+"""Below this, and no fitted scale is, numbers would leave float32."""
+
+ROUNDING = 1e-3
 
 _GRAM_BYTES = (2, 3, 4)
 _CHUNK_BYTES = 1 << 20
@@ -97,12 +103,17 @@ class TextEncoder:
     @classmethod
     def from_json(cls, values: dict[str, Any], arrays: dict[str, np.ndarray]) -> TextEncoder:
         weights, components, centre = arrays["weights"], arrays["components"], arrays["centre"]
-        if weights.shape != (N_BUCKETS,) or components.shape != (N_BUCKETS, *centre.shape):
+        require_array("weights", weights, np.float32, (N_BUCKETS,))
+        require_array("components", components, np.float32, (N_BUCKETS, None))
+        require_array("centre", centre, np.float32, components.shape[1:])
+        encoder = cls(values["column"], weights, components, centre, float(values["scale"]))
+        longest = max(np.abs(components).max(initial=0), np.abs(centre).max(initial=0))
+        if longest > 1 + ROUNDING or weights.min() <= 0 or not LEAST_SCALE <= encoder.scale < np.inf:
             raise ModelFileError(
-                f"the arrays of text column {values['column']!r} must be of {N_BUCKETS:,} buckets, got "
-                f"{weights.shape}, {components.shape} and {centre.shape}; train the model again."
+                f"the directions of text column {encoder.column!r} must be no longer than 1, its weights above 0 and "
+                f"its scale at least {LEAST_SCALE:g}, got scale {encoder.scale:g}; train the model again."
             )
-        return cls(values["column"], weights, components, centre, scale=float(values["scale"]))
+        return encoder
 
 
 def _distinct(cells: pa.DictionaryArray) -> tuple[pa.StringArray, np.ndarray]:

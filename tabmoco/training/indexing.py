@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 import torch
+from jaxtyping import Float, Int64
 from torch.nn.functional import normalize
 
 from tabmoco.model import RowModel
@@ -36,6 +39,31 @@ N_CLUMPED_NAMED = 5
 """Rows in clumps that a warning names."""
 
 
+@dataclass(frozen=True)
+class KnownRows:
+    """Encoded rows with their positions in the table and their content hashes."""
+
+    cells: CellBatch
+    row: Int64[np.ndarray, " n"]
+    content: Int64[np.ndarray, " n"]
+
+    @classmethod
+    def of(cls, encoded: EncodedTable, rows: Int64[np.ndarray, " n"]) -> KnownRows:
+        """These rows of a table."""
+        cells = encoded.take(rows)
+        return cls(cells, rows, cells.content_hash().numpy())
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def __getitem__(self, rows: slice) -> KnownRows:
+        return KnownRows(self.cells[rows], self.row[rows], self.content[rows])
+
+    def points(self, model: RowModel) -> Points:
+        """Where they lie, under their own content hashes."""
+        return dataclasses.replace(model.points(self.cells), content=self.content)
+
+
 def index_rows(
     model: RowModel, encoded: EncodedTable, source: TableSource, kept: RemainingRows, held: np.ndarray
 ) -> Reference:
@@ -43,20 +71,48 @@ def index_rows(
     config, seed = model.config.index, derive_seed(model.config.seed, REFERENCE)
     rows = _reference_rows(model, kept)
     scored, rows = np.sort(rows[: config.score_rows]), np.sort(rows)
-    cells = encoded.take(scored)
-    points = model.points(cells)
-    held_out = model.points(encoded.take(held)) if len(held) else None
     search_index = None
     if len(rows) > len(scored):
         indexed = encoded.take(rows)
-        direction = normalize(torch.from_numpy(model.embed_cells(indexed)), dim=-1).numpy()
-        search_index = RowIndex.build(direction, rows, content=indexed.content_hash().numpy(), seed=seed)
-    ids = None if source.id_column is None else source.take(rows).ids
+        search_index = RowIndex.build(
+            directions(model, indexed), rows, content=indexed.content_hash().numpy(), seed=seed
+        )
+    ids = source.take(rows).ids if config.keep_ids and source.id_column is not None else None
+    known, held_out = KnownRows.of(encoded, scored), KnownRows.of(encoded, held)
+    return build_reference(model, known, held_out, search_index=search_index, ids=ids, seed=seed)
+
+
+def directions(model: RowModel, cells: CellBatch) -> Float[np.ndarray, "N D"]:
+    """Embeddings at unit length."""
+    return normalize(torch.from_numpy(model.embed_cells(cells)), dim=-1).numpy()
+
+
+def build_reference(
+    model: RowModel,
+    known: KnownRows,
+    held_out: KnownRows,
+    *,
+    search_index: RowIndex | None,
+    ids: pa.Array | None,
+    seed: int,
+) -> Reference:
+    """Index rows and calibrate on those kept out of training, if there are any.
+
+    Parameters
+    ----------
+    search_index
+        Where similar rows are searched, if that holds more rows than `known`.
+    ids
+        Names of the rows that can be found, if the table has an id column.
+    """
+    config, cells, scored = model.config.index, known.cells, known.row
+    points = known.points(model)
+    apart = held_out.points(model) if len(held_out) else None
     outside, origin = _outside_points(model, cells, seed)
     reference = Reference.build(
         points,
         scored,
-        held_out,
+        apart,
         outside,
         origin,
         n_neighbors=config.n_neighbors,
@@ -65,19 +121,20 @@ def index_rows(
         contaminated=config.contaminated,
         search_index=search_index,
     )
-    _look_for_clumps(model, reference, points, scored, seed)
+    _look_for_clumps(model, points, scored, seed)
     few = points[:BLAMED_ROWS]
     usual = usual_blame(reference, model.cell_space, few, reference.evidence(few))
     errors = model.expectation.errors(cells, model.scalings(cells)[..., 0])
-    return dataclasses.replace(reference, usual_blame=usual, expected_error=errors)
+    rows_apart = None if apart is None else RowIndex(apart.vectors["cells"], held_out.row, content=held_out.content)
+    return dataclasses.replace(reference, usual_blame=usual, expected_error=errors, held_out=rows_apart)
 
 
-def _look_for_clumps(model: RowModel, reference: Reference, points: Points, scored: np.ndarray, seed: int) -> None:
-    """Warn if it looks as if anomalies were among the reference rows."""
+def _look_for_clumps(model: RowModel, points: Points, scored: np.ndarray, seed: int) -> None:
+    """Warn if it looks as if anomalies were among the reference rows; told by position, since ids may be private."""
     share, places = clumped_rows(points.vectors["cells"], points.content, seed=seed)
     model.record["clumped_share"] = share
     if share >= SUSPECT_SHARE and not model.config.index.contaminated:
-        examples = list_names(map(str, reference.names(scored[places[:N_CLUMPED_NAMED]]).to_pylist()))
+        examples = list_names(map(str, scored[places[:N_CLUMPED_NAMED]].tolist()))
         warn(
             f"{share:.0%} of the reference rows lie in clumps apart from all others, such as the rows {examples}. If "
             "they are not normal, rows like them are not found strange: take them out and pretrain again, or pretrain "

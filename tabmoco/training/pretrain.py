@@ -27,7 +27,9 @@ from tabmoco.model_files import check_target
 from tabmoco.nn.encoder import RowEncoder
 from tabmoco.objectives import Pretext, check_objectives
 from tabmoco.plausibility import corruption_plausibility
+from tabmoco.ranks import all_or_none, rank, told_by_first
 from tabmoco.tables.cells import CellBatch
+from tabmoco.tables.hidden import untold
 from tabmoco.tables.names import require_columns
 from tabmoco.tables.notices import TabmocoWarning, warn
 from tabmoco.tables.preprocess import Preprocessor
@@ -38,12 +40,15 @@ from tabmoco.tables.store import EncodedTable, MemoryTable, StoredTable, memory_
 from tabmoco.tables.target import Target, read_target
 from tabmoco.training.batches import DONORS, MONITOR, PLAUSIBILITY, PROBE, SPLIT, derive_seed
 from tabmoco.training.display import training_display
-from tabmoco.training.identity import check_identity, identity_of, uses_bfloat16, version_of
+from tabmoco.training.identity import check_identity, check_same_run, identity_of, libraries, uses_bfloat16, version_of
 from tabmoco.training.indexing import index_rows
+from tabmoco.training.journal import JournalName, check_journal, opened_journal
 from tabmoco.training.loop import Progress, steps_within, timed_copy, train
 from tabmoco.training.monitor import MAX_ROWS, Monitor, verdict
 from tabmoco.training.online_probe import MIN_ROWS, OnlineProbe
+from tabmoco.training.processes import joined, own_device
 from tabmoco.training.rows import ResidentRows, StreamedRows, TrainingRows
+from tabmoco.training.shares import check_shares
 
 DEFAULT_STEPS = 800
 DEFAULT_MAX_EPOCHS = 300
@@ -66,8 +71,12 @@ def pretrain(
     resume: bool = False,
     overwrite: bool = False,
     progress: bool = False,
+    log: JournalName | None = None,
 ) -> RowModel:
     """Learn a row encoder from a table without labels, and index the table's rows.
+
+    Started by torchrun, several processes train one model, each on its share of every batch: `optimize.batch_size` is
+    that of all together, and the model is that of one process but for rounding. The first one alone writes it.
 
     Parameters
     ----------
@@ -78,15 +87,18 @@ def pretrain(
     out
         Model directory to write. While training runs its checkpoint lies beside it in `<out>.training`.
     resume
-        Go on from that checkpoint, if there is one; on a CPU the result equals that of an undisturbed run bit for bit.
+        Go on from that checkpoint, if there is one; on a CPU the result equals that of an undisturbed run bit for bit,
+        or but for rounding with another number of processes.
     overwrite
         Replace an existing model directory, once the new one is whole.
     progress
         Show a progress bar on standard error.
+    log
+        Write the figures for TensorBoard, into `<out>.log`, or for MLflow as well, wherever it is told to keep runs.
 
     Returns
     -------
-    The trained model, with its index and calibration.
+    The trained model, with its index and calibration; of several processes all but the first get it without.
 
     Raises
     ------
@@ -95,28 +107,38 @@ def pretrain(
     """
     config = config or PretrainConfig()
     directory = None if out is None else Path(out)
+    check_journal(log, directory)
     if directory is not None:
         check_target(directory, overwrite=overwrite)
-        _check_no_run(_checkpoint_path(directory), resume=resume, overwrite=overwrite)
+        _check_no_run(checkpoint_path(directory), resume=resume, overwrite=overwrite)
     check_objectives(config.objective.weights)
     device = resolve_device(config.device)
-    source, target = _open(table, config)
-
-    identity, checkpoint = identity_of(source, config, device), _checkpoint_path(directory)
-    resume = resume and checkpoint is not None and checkpoint.exists()
-    planned = check_identity(checkpoint, identity) if resume and checkpoint is not None else None
-    preprocessor, kept, held = _fit(source, config)
     with ExitStack() as stack:
-        encoded = _encode(preprocessor, source, config, identity, checkpoint, stack)
+        stack.enter_context(untold(not config.data.keep_values))
+        together = stack.enter_context(ExitStack())
+        together.enter_context(joined(device))
+        first = rank() == 0
+        if not first:
+            stack.enter_context(warnings.catch_warnings(action="ignore", category=TabmocoWarning))
+        with all_or_none():
+            device = own_device(device)
+            source, target = _open(table, config)
+            identity, checkpoint = identity_of(source, config, device), checkpoint_path(directory)
+            resume = resume and checkpoint is not None and checkpoint.exists()
+            planned = check_identity(checkpoint, identity) if resume and checkpoint is not None else None
+            preprocessor, kept, held = _fit(source, config)
+            check_shares(len(kept), config)
+        check_same_run(identity, planned)
+        encoded = encode_table(preprocessor, source, config, identity, checkpoint, stack)
         pretext = build_untrained(preprocessor, config, n_rows=source.n_rows).to(device)
         _set_half_precision(pretext, uses_bfloat16(config, device))
-        data, donors = _training_rows(encoded, kept, config, device)
+        data, donors = training_rows(encoded, kept, config, device)
         corruption = Corruption(donors, preprocessor.layout, config.corruption)
         monitor = _monitor(encoded, kept, held, corruption, config, device, n_local_views=pretext.n_local_views)
-        if target is not None:
+        if target is not None and first:
             monitor = dataclasses.replace(monitor, probe=_probe(read_target(target), encoded, held, config, device))
-        n_steps, n_done = planned or (_n_steps(pretext, data, corruption, config), 0)
-        display = stack.enter_context(training_display(n_steps, shown=progress))
+        n_steps, n_done = planned or (told_by_first(_n_steps(pretext, data, corruption, config)), 0)
+        display = stack.enter_context(training_display(n_steps, shown=progress and first))
         if resume:
             display.say(f"Resuming at step {n_done:,} of {n_steps:,}.")
         if len(kept) < config.optimize.batch_size:
@@ -124,12 +146,17 @@ def pretrain(
             display.say(
                 f"There are {len(kept):,} rows to train on, fewer than batch_size = {wanted:,}: all are one batch."
             )
-        run = train(
-            pretext, data, corruption, monitor, config,
-            n_steps=n_steps, display=display, checkpoint=checkpoint, identity=identity, resume=resume,
-        )  # fmt: skip
+        with opened_journal(log if first else None, directory, config, n_done=n_done) as journal:
+            run = train(
+                pretext, data, corruption, monitor, config,
+                n_steps=n_steps, display=display, checkpoint=checkpoint,
+                identity={**identity, "libraries": libraries()}, resume=resume, journal=journal,
+            )  # fmt: skip
+        together.close()  # the rest is for one process
         _set_half_precision(pretext, False)  # what is indexed and saved is what a loaded model computes
         model = RowModel(config, preprocessor, pretext, device=device)
+        if not first:
+            return model
         model.record = _record(source, identity["table"], kept, held, run, monitor)
         display.say("Indexing the reference rows and calibrating.")
         model.reference = index_rows(model, encoded, source, kept, held)
@@ -167,11 +194,11 @@ def _fit(source: TableSource, config: PretrainConfig) -> tuple[Preprocessor, Rem
     n_held = min(index.calibration_rows, int(index.calibration_share * n_rows)) if n_rows >= MIN_HELD_OUT_TABLE else 0
     random = np.random.default_rng(derive_seed(config.seed, SPLIT))
     held = np.sort(random.choice(n_rows, n_held, replace=False))
-    schema = infer_schema(source, config.data).without_examples()
+    schema = infer_schema(source, config.data).without_examples(keep_values=config.data.keep_values)
     return Preprocessor.fit(source, config.data, schema=schema, without=held), RemainingRows(n_rows, held), held
 
 
-def _encode(
+def encode_table(
     preprocessor: Preprocessor,
     source: TableSource,
     config: PretrainConfig,
@@ -179,13 +206,17 @@ def _encode(
     checkpoint: Path | None,
     stack: ExitStack,
 ) -> EncodedTable:
-    """The whole table encoded: in memory, or in files beside the checkpoint where it takes too much."""
+    """The whole table encoded: in memory, or in files beside the checkpoint where it takes too much.
+
+    Of several processes each has it in memory; the files are written by the first, and the others wait for it.
+    """
     layout, n_rows = preprocessor.layout, source.n_rows
     with warnings.catch_warnings():
         # Rows kept out may hold values that no training row has; that is nothing the user has to know.
         warnings.filterwarnings("ignore", message=".*never seen in training", category=TabmocoWarning)
         if memory_bytes(layout, n_rows) <= config.data.in_memory_mb * 2**20:
-            encoded: EncodedTable = preprocessor.encode(source)
+            with all_or_none():
+                encoded: EncodedTable = preprocessor.encode(source)
         else:
             if checkpoint is None:
                 directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tabmoco-")))
@@ -196,14 +227,29 @@ def _encode(
                 f"{directory}, {stored_bytes(layout, n_rows) / 1e9:.2f} GB, while training lasts."
             )
             key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
-            encoded = StoredTable.write(
-                directory, layout, n_rows, key, lambda first: preprocessor.iter_cells(source, first=first)
-            )
+            encoded = _store(preprocessor, source, Path(told_by_first(str(directory))), key)
     preprocessor.forget_notices()
     return encoded
 
 
-def _training_rows(
+def _store(preprocessor: Preprocessor, source: TableSource, directory: Path, key: str) -> StoredTable:
+    """The table in files, written by the first process."""
+    layout, n_rows = preprocessor.layout, source.n_rows
+    if rank() == 0:
+        StoredTable.write(
+            directory,
+            layout,
+            n_rows,
+            key,
+            lambda first: preprocessor.iter_cells(source, first=first),
+            progress=lambda n_done: told_by_first(False),  # word for the others, who give up after a long silence
+        )
+    while not told_by_first(True):
+        pass
+    return StoredTable(directory, layout, n_rows)
+
+
+def training_rows(
     encoded: EncodedTable, kept: RemainingRows, config: PretrainConfig, device: torch.device
 ) -> tuple[TrainingRows, CellBatch]:
     """The rows to train on, and rows whose cells are swapped into theirs: the same, or a sample of very many."""
@@ -265,7 +311,8 @@ def _check_no_run(checkpoint: Path | None, *, resume: bool, overwrite: bool) -> 
         )
 
 
-def _checkpoint_path(directory: Path | None) -> Path | None:
+def checkpoint_path(directory: Path | None) -> Path | None:
+    """Where the checkpoint of a model lies while it is trained."""
     return None if directory is None else directory.with_name(f"{directory.name}.training") / "checkpoint.safetensors"
 
 

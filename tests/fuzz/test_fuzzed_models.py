@@ -44,11 +44,13 @@ def check(found: dict[str, Any], *, n_trials: int) -> None:
     assert found["n_refused"] < n_trials, "the mutations all die at the first check"
 
 
+@pytest.mark.timeout(300)
 def test_damaged_models_are_refused_or_harmless():
     check(fuzz("fuzz_models.py", GOLDEN, n_trials=300), n_trials=300)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1_800)
 def test_ten_thousand_damaged_models_are_refused_or_harmless():
     check(fuzz("fuzz_models.py", GOLDEN, n_trials=10_000, first=1_000), n_trials=10_000)
 
@@ -72,6 +74,7 @@ OTHERS = {
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("change", OTHERS.values(), ids=OTHERS)
 def test_damaged_models_of_other_parts_are_refused_or_harmless(small_forests, tmp_path, monkeypatch, change):

@@ -237,7 +237,7 @@ def test_unseen_categories_are_unknown_and_reported_once_per_column():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         transformed(preprocessor, new)
-    assert preprocessor.notices[0].startswith("Column 'c' has 4 cells with values never seen in training (such as 'z')")
+    assert preprocessor.notices[0].startswith("Column 'c' has 4 cells with values never seen in training, encoded")
 
 
 @pytest.mark.parametrize("values", [[0, 1, 2, 3] * 3, [0.0, 1.0, None, 3.0] * 3])

@@ -138,6 +138,16 @@ def test_a_file_of_something_else_is_refused(path, content):
         load_checkpoint(path, *run(1, n_steps=0))
 
 
+def test_an_altered_number_or_fact_is_refused(path):
+    save_checkpoint(path, *run(0, n_steps=2), FACTS)
+    whole = path.read_bytes()
+    for changed in (whole[:-1] + bytes([whole[-1] ^ 1]), whole.replace(b'seed\\": 3', b'seed\\": 4')):
+        assert changed != whole
+        path.write_bytes(changed)
+        with pytest.raises(CheckpointError, match="damaged .its content was altered"):
+            load_checkpoint(path, *run(1, n_steps=0))
+
+
 @pytest.mark.parametrize(
     ("metadata", "reason"),
     [

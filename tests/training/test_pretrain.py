@@ -18,6 +18,7 @@ import pytest
 import safetensors.torch
 import torch
 
+import tabmoco.tables.aside
 import tabmoco.training.pretrain
 from tabmoco.config import (
     CorruptionConfig,
@@ -348,6 +349,9 @@ OTHER_RUNS = {
     "views": (change(corruption={"mask": (0.0, 0.1)}), ["corruption.mask was [0.0, 0.3], is [0.0, 0.1]"]),
     "encoder": (change(encoder={"backbone": "mlp"}), ["encoder.backbone was resnet, is mlp"]),
     "kinds": (change(data={"kinds": {"colour": "text"}}), ["data.kinds.colour was None, is text"]),
+    "a column to be predicted": (change(data={"target": "fragile"}), ["another table or other columns"]),
+    "where the encoded table is": (change(data={"in_memory_mb": 0}), ["data.in_memory_mb was 384, is 0"]),
+    "norm": (change(encoder={"norm": "batch"}), ["encoder.norm was layer, is batch"]),
     "rows kept out": (change(index={"calibration_share": 0.2}), ["index.calibration_share was 0.1, is 0.2"]),
     "columns": (change(data={"exclude": ("colour",)}), ["another table or other columns"]),
 }
@@ -370,6 +374,7 @@ CHANGES = {
     "the order of the rows": lambda table: table.iloc[::-1],
     "a row less": lambda table: table.iloc[1:],
     "a name": lambda table: table.rename(columns={"size": "extent"}),
+    "a type": lambda table: table.assign(size=table["size"].astype("float32")),
     "the ids": lambda table: table.assign(order=table["order"].str.upper()),
 }
 
@@ -384,6 +389,19 @@ def test_resuming_with_another_version_is_refused_with_both(halted, monkeypatch)
     monkeypatch.setattr(tabmoco.training.identity, "version_of", lambda _: "99.9")
     with pytest.raises(CheckpointError, match=r"tabmoco \d+\.\d+\.\d+, this is 99\.9"):
         resume(halted)
+
+
+def test_other_libraries_or_threads_are_told_of_when_resumed(halted, undisturbed, tmp_path, monkeypatch):
+    shutil.copytree(halted.with_name("model.training"), tmp_path / "model.training")
+    with monkeypatch.context() as patch:
+        patch.setattr(tabmoco.training.identity, "libraries", lambda: {"torch": "99.9", "numpy": np.__version__})
+        with pytest.warns(TabmocoWarning, match=r"torch was \d.*, is 99\.9, threads was \d+, is None.*may round"):
+            resume(tmp_path / "model")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TabmocoWarning)
+        shutil.rmtree(tmp_path / "model")
+        shutil.copytree(halted.with_name("model.training"), tmp_path / "model.training")
+        assert_same(resume(tmp_path / "model"), undisturbed)
 
 
 def test_settings_that_do_not_touch_training_may_change_when_resumed(halted, undisturbed, tmp_path):
@@ -493,6 +511,7 @@ def full(*_: object, **__: object) -> None:
 def test_a_save_that_fails_leaves_the_old_model_and_no_litter(
     undisturbed, tmp_path, monkeypatch, place, name, call, failure
 ):
+    monkeypatch.setattr(tabmoco.tables.aside, "exchange", lambda *_: False)  # as on a system that cannot
     out, config = tmp_path / "model", change(optimize={"steps": 2})
     undisturbed.save(out)
     with monkeypatch.context() as patch, pytest.raises((ModelFileError, KeyboardInterrupt)) as raised:
