@@ -5,13 +5,15 @@ PYTHON := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 BENCHMARKS_INSTALLED := $(VENV)/.benchmarks_installed
 AUDIT := $(VENV)/audit
+LOWEST := $(VENV)/lowest
+OLDEST = $(shell sed -nE '/^dependencies/,/^]/s/^    "(.*)>=(.*)",/\1==\2/p' pyproject.toml | grep -v '^torch==')
 DATA ?= $(TABMOCO_DATA_DIR)
 THREADS ?= 2
 
 export OMP_NUM_THREADS ?= $(THREADS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check format audit licences clean
+.PHONY: help demo test test-slow test-lowest check format audit licences clean
 .PHONY: benchmark-anomaly benchmark-planted benchmark-few-label benchmark-ablation
 
 help: ## list the targets
@@ -31,7 +33,14 @@ test: check ## lint, import layers, types, then the default tests
 
 # pytest ends with 5 if there is no such test.
 test-slow: $(INSTALLED) ## the tests that train for longer
-	$(PYTHON) -m pytest -m slow --timeout 900 $(PYTEST) || test $$? -eq 5
+	OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m slow -n $(THREADS) --dist loadfile --timeout 900 $(PYTEST) || test $$? -eq 5
+
+# The oldest torch brings the libraries of a GPU with it, some gigabytes; it is tested where somebody has them.
+test-lowest: ## the core's tests with the oldest packages that pyproject.toml allows, torch aside
+	test -x $(LOWEST)/bin/python || python3 -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet "torch==2.13.0" $(OLDEST) "polars==1.3" jinja2 hypothesis pytest pytest-timeout
+	$(LOWEST)/bin/python -m pytest -p no:cacheprovider tests/tables tests/nn tests/neighbors tests/golden tests/test_config.py \
+		tests/test_card.py tests/test_privacy.py $(PYTEST)
 
 check: $(INSTALLED) ## lint, import layers and types
 	$(PYTHON) -m ruff check .

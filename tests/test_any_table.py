@@ -227,7 +227,7 @@ def tables(draw: st.DrawFn) -> pa.Table:
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
     cells = [draw_cells(kind, random, n_rows, flavour) for kind, flavour in zip(kinds, flavours, strict=True)]
     table = pa.table(cells, names=[name.encode("utf-8", "replace").decode() for name in names])
-    if n_rows > 3 and draw(st.booleans()) and not {"list view", "run-end encoded"} & set(kinds):
+    if n_rows > 3 and draw(st.booleans()) and not {"list view", "run-end encoded", "string_view"} & set(kinds):
         table = table.take(pa.array(random.integers(0, n_rows, n_rows)))
     return table
 

@@ -310,7 +310,7 @@ def test_a_missing_column_is_refused_by_name_before_any_row(model, column):
 
 def test_an_unseen_category_is_unknown_and_strange(model):
     changed = FEW.assign(city="Atlantis")
-    with pytest.warns(TabmocoWarning, match="'city' has 150 cells.*'Atlantis'"):
+    with pytest.warns(TabmocoWarning, match="'city' has 150 cells with values never seen in training"):
         scores = model.score(changed, explain="all")
     before = model.score(FEW)["anomaly_score"].to_numpy()
     assert (scores["anomaly_score"].to_numpy() > before).mean() > 0.95

@@ -26,6 +26,9 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TOURED = ROOT / "docs" / "commands"
 """Pages that begin where the tour has made its files and model."""
 
+READ_FIRST = ("README.md", "docs/index.md", "docs/concepts.md", "docs/everyday.md", "docs/anomaly-detection.md")
+"""Pages whose code runs in every run of the tests; that of the others, minutes of it, runs with the slow tests."""
+
 N_STEPS = 10
 
 SHELLS = {"bash", "sh", "shell", "console"}
@@ -242,10 +245,17 @@ def copy(names: tuple[str, ...], source: Path, target: Path) -> None:
             shutil.copy(source / name, target / name)
 
 
-each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
 
 
-@each_page
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=name_of(page), marks=[] if name_of(page) in READ_FIRST else pytest.mark.slow)
+        for page in PAGES
+    ],
+)
 @pytest.mark.timeout(600)
 def test_the_code_of_every_page_runs(page, folder, shelf):
     try:
@@ -267,7 +277,7 @@ def test_the_code_of_every_page_runs(page, folder, shelf):
             PretrainConfig.from_dict(tomllib.loads(block.text))
 
 
-@each_page
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_of_every_page_lead_to_files(page):
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
         if not re.match(r"https?://|#|mailto:", target):

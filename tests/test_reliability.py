@@ -68,3 +68,10 @@ def test_every_package_asked_for_is_on_the_page_of_licences():
         name = re.match(r"[\w.-]+", text)[0].lower()
         if "!= 'linux'" not in text:
             assert re.search(rf"^\| (\*\*)?{name}(\*\*)? \|", page, re.MULTILINE), f"{name} is missing: make licences"
+
+
+def test_security_rules_are_on():
+    lint = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["ruff"]["lint"]
+    assert "S" in lint["select"]
+    assert [rule for rule in lint["ignore"] if rule.startswith("S")] == ["S101"]
+    assert not any(folder.startswith("tabmoco") for folder in lint["per-file-ignores"])

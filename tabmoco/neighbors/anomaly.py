@@ -73,7 +73,9 @@ class PieceScale:
         return ascending and bool((numbers <= MOST).all()) and self.excess < np.inf
 
     def __call__(self, values: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
-        quantiles, first = np.unique(self.quantiles, return_index=True)  # of equal ones the lowest level
+        quantiles = np.asarray(self.quantiles)
+        first = np.diff(quantiles, prepend=-np.inf) >= np.finfo(np.float64).tiny  # of equal ones the lowest level
+        quantiles = quantiles[first]
         body = np.interp(values, quantiles, -np.log1p(-LEVELS[first]))
         beyond = np.maximum(values.astype(np.float64) - quantiles[-1], 0.0) / self.excess
         return self.weight * (body + np.log1p(beyond))
