@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,9 @@ def once_there(folder: Path, pattern: str, seconds: float) -> Moment:
     seen: list[float] = []
 
     def is_time(passed: float) -> bool:
-        if not seen and next(folder.rglob(pattern), None) is not None:
-            seen.append(passed)
+        with suppress(FileNotFoundError):  # a folder may go while it is looked through
+            if not seen and next(folder.rglob(pattern), None) is not None:
+                seen.append(passed)
         return bool(seen) and passed >= seen[0] + seconds
 
     return {"when": is_time}
