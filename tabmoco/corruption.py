@@ -36,6 +36,9 @@ class View:
     noisy: Bool[Tensor, " N"]
     """True for rows whose numbers carry noise."""
 
+    def __getitem__(self, rows: slice) -> View:
+        return View(self.cells[rows], self.corrupted[rows], self.masked[rows], self.noisy[rows])
+
 
 class Corruption:
     """Makes views of batches; the donors of its swaps are the rows of one table, usually the training rows."""

@@ -33,6 +33,7 @@ from tabmoco.errors import ModelFileError, TabmocoError
 from tabmoco.nn.encoder import RowEncoder
 from tabmoco.tables import aside
 from tabmoco.tables.cells import CellBatch, Layout
+from tabmoco.tables.sink import check_target
 from tabmoco.tables.text import TextEncoder
 
 if TYPE_CHECKING:
@@ -132,12 +133,8 @@ def check_onnx_target(path: str | Path, *, overwrite: bool = False) -> Path:
             f"an export to ONNX needs the packages {', '.join(PACKAGES)}, of which {', '.join(lacking)} cannot be "
             "found; pip install 'tabmoco[onnx]'."
         )
-    target = Path(os.path.realpath(path))
-    if target.suffix != ".onnx" or target.is_dir():
-        raise TabmocoError(f"the graph must be a file that ends in .onnx, got {path}; name it encoder.onnx, say.")
-    if not target.parent.is_dir():
-        raise TabmocoError(f"{path} cannot be written: there is no folder {target.parent}; create it first.")
-    for other in (target, target.with_suffix(".json"), target.with_suffix(".safetensors")):
+    target = check_target(path, overwrite=overwrite, suffixes=(".onnx",), what="encoder")
+    for other in (target.with_suffix(".json"), target.with_suffix(".safetensors")):
         if other.exists() and not overwrite:
             raise TabmocoError(f"{other} exists already; choose another name, or replace it with --overwrite.")
     return target

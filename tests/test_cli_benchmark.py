@@ -10,9 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner, Result
-
-from tabmoco.cli import app
+from command_line import invoke
+from command_line import refuse_in_a_line as refuse
 
 QUICK = ("--budgets", "12,all", "--draws", 2, "--steps", 3, "--set", "encoder.d_block=16")
 
@@ -42,17 +41,6 @@ def data(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("data") / "tickets.parquet"
     pq.write_table(table, path)
     return path
-
-
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def refuse(*arguments: object) -> str:
-    result = invoke(*arguments)
-    assert (result.exit_code, result.stdout) == (2, ""), result.output
-    (line,) = result.stderr.splitlines()
-    return line
 
 
 def test_tables_and_a_verdict_are_printed(data):

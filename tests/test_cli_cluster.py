@@ -3,35 +3,23 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
+import command_line
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner, Result
-
-from tabmoco.cli import app
 
 pytestmark = pytest.mark.usefixtures("small_forests")
 N_ROWS = 120
 
 
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def succeed(*arguments: object) -> Result:
-    result = invoke("cluster", *arguments)
-    assert result.exit_code == 0, result.output
-    return result
-
-
-def refuse(*arguments: object) -> str:
-    result = invoke("cluster", *arguments)
-    assert result.exit_code == 2 and result.stdout == "", result.output
-    return result.stderr
+invoke = command_line.invoke
+succeed = partial(command_line.succeed, "cluster")
+refuse = partial(command_line.refuse, "cluster")
 
 
 def make_table() -> pa.Table:

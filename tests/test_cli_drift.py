@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
+import command_line
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from tabmoco.cli import app
 
 pytestmark = pytest.mark.usefixtures("small_forests")
 
 
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["drift", *(str(argument) for argument in arguments)])
-
-
-def succeed(*arguments: object) -> Result:
-    result = invoke(*arguments)
-    assert result.exit_code == 0, result.output
-    return result
-
-
-def refuse(*arguments: object) -> str:
-    result = invoke(*arguments)
-    assert result.exit_code == 2 and result.stdout == "", result.output
-    return result.stderr
+invoke = partial(command_line.invoke, "drift")
+succeed = partial(command_line.succeed, "drift")
+refuse = partial(command_line.refuse, "drift")
 
 
 def make_table(n_rows: int, seed: int, *, shift: float = 0) -> pa.Table:

@@ -9,29 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner, Result
-
-from tabmoco.cli import app
+from command_line import invoke, succeed
+from command_line import refuse_in_a_line as refuse
 
 pytestmark = pytest.mark.usefixtures("small_forests")
 N_ROWS = 120
-
-
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def succeed(*arguments: object) -> Result:
-    result = invoke(*arguments)
-    assert result.exit_code == 0, result.output
-    return result
-
-
-def refuse(*arguments: object) -> str:
-    result = invoke(*arguments)
-    assert result.exit_code == 2 and result.stdout == "", result.output
-    (line,) = result.stderr.splitlines()
-    return line
 
 
 def make_table() -> pa.Table:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
+import command_line
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from tabmoco.cli import app
 from tabmoco.model import RowModel
@@ -17,20 +19,8 @@ from tabmoco.model import RowModel
 pytestmark = pytest.mark.usefixtures("small_forests")
 
 
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["update", *(str(argument) for argument in arguments), "--steps", "2"])
-
-
-def succeed(*arguments: object) -> Result:
-    result = invoke(*arguments)
-    assert result.exit_code == 0, result.output
-    return result
-
-
-def refuse(*arguments: object) -> str:
-    result = invoke(*arguments)
-    assert result.exit_code == 2 and result.stdout == "", result.output
-    return result.stderr
+succeed = partial(command_line.succeed, "update", "--steps", 2)
+refuse = partial(command_line.refuse, "update", "--steps", 2)
 
 
 def make_table(n_rows: int, seed: int, *more: str) -> pa.Table:

@@ -187,7 +187,7 @@ def test_nothing_is_replaced_unasked_and_names_are_checked(model, files, tmp_pat
     (tmp_path / "other.json").write_text("mine")
     with pytest.raises(TabmocoError, match=r"other\.json exists already"):
         model.to_onnx(tmp_path / "other.onnx")
-    with pytest.raises(TabmocoError, match=r"must be a file that ends in \.onnx, got .*encoder\.pt"):
+    with pytest.raises(TabmocoError, match=r"must end in \.onnx, but .*encoder\.pt ends in \.pt"):
         model.to_onnx(tmp_path / "encoder.pt")
     with pytest.raises(TabmocoError, match="there is no folder"):
         model.to_onnx(tmp_path / "nowhere" / "encoder.onnx")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -50,6 +51,20 @@ class Step:
 
     embedding: Tensor = field(default_factory=lambda: torch.empty(0))
     """The query encoder's embeddings of `query`, `[N, D]`, made once and shared by all objectives."""
+
+    def take(self, rows: slice, outside: slice) -> Step:
+        """Some of its rows and some of its outside rows, before they are embedded."""
+        return dataclasses.replace(
+            self,
+            row=self.row[rows],
+            content=self.content[rows],
+            clean=self.clean[rows],
+            query=self.query[rows],
+            key=self.key[rows],
+            outside=self.outside[outside],
+            outside_content=self.outside_content[outside],
+            local=[view[rows] for view in self.local],
+        )
 
 
 def make_step(

@@ -30,21 +30,25 @@ WRITERS: dict[str, Callable[[BinaryIO, pa.Schema], Any]] = {
 }
 
 
-def check_target(path: str | Path, *, overwrite: bool = False) -> Path:
+def check_target(
+    path: str | Path, *, overwrite: bool = False, suffixes: Iterable[str] = tuple(WRITERS), what: str = "output"
+) -> Path:
     """The file that `path` leads to, once it is clear that it may be written; call this before long work.
 
     Raises
     ------
     TableError
-        If `path` is a folder or has a suffix that is not in `WRITERS`, its folder is missing or cannot be written to,
-        or the file exists and `overwrite` is false.
+        If `path` is a folder or has another suffix, its folder is missing or cannot be written to, or the file exists
+        and `overwrite` is false.
     """
-    target = Path(os.path.realpath(path))
+    target, suffixes = Path(os.path.realpath(path)), tuple(suffixes)
     if os.path.isdir(target):
-        raise TableError(f"the output must be a file, but {path} is a folder; add a file name such as out.parquet.")
-    if target.suffix.lower() not in WRITERS:
+        raise TableError(
+            f"the {what} must be a file, but {path} is a folder; add a file name such as {what}{suffixes[0]}."
+        )
+    if target.suffix.lower() not in suffixes:
         found = f"ends in {target.suffix}" if target.suffix else "has no suffix"
-        raise TableError(f"the output must end in {', '.join(WRITERS)}, but {path} {found}; rename it.")
+        raise TableError(f"the {what} must end in {', '.join(suffixes)}, but {path} {found}; rename it.")
     if not os.path.isdir(target.parent):
         raise TableError(f"{path} cannot be written: there is no folder {target.parent}; create it first.")
     if not os.access(target.parent, os.W_OK | os.X_OK):
@@ -84,7 +88,7 @@ def write_table(
     suffix = target.suffix.lower()
     prepare = _without_nesting if suffix == ".csv" else _without_dictionaries
     n_rows = 0
-    with _replacing(target, path, overwrite=overwrite) as file:
+    with replacing(target, path) as file:
         with _explained(path):
             writer = WRITERS[suffix](file, prepare(schema.empty_table()).schema)
         try:
@@ -95,12 +99,14 @@ def write_table(
         finally:
             with _explained(path):
                 writer.close()
+        check_target(path, overwrite=overwrite)  # somebody may have been quicker
     return n_rows
 
 
 @contextmanager
-def _replacing(target: Path, path: str | Path, *, overwrite: bool) -> Iterator[BinaryIO]:
-    """A hidden file that becomes `target` if all goes well and vanishes if anything does not."""
+def replacing(target: Path, path: str | Path) -> Iterator[BinaryIO]:
+    """A hidden file that becomes `target` if all goes well and vanishes if anything does not; `path` is its name in
+    errors."""
     aside.sweep(target)
     partial = aside.hidden_name(target)
     with _explained(path):
@@ -112,7 +118,6 @@ def _replacing(target: Path, path: str | Path, *, overwrite: bool) -> Iterator[B
                 file.flush()
                 os.fsync(file.fileno())
                 file.close()
-                check_target(path, overwrite=overwrite)
                 if target.exists():
                     shutil.copymode(target, partial)
                 partial.replace(target)

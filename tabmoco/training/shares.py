@@ -9,14 +9,11 @@ its statistics are of four groups of the batch, and more or other shares make ot
 
 from __future__ import annotations
 
-import dataclasses
-
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 from tabmoco.config import PretrainConfig
-from tabmoco.corruption import View
 from tabmoco.errors import ConfigError
 from tabmoco.nn.encoder import RowEncoder
 from tabmoco.objectives import Pretext, Step
@@ -45,22 +42,7 @@ def own_share(step: Step) -> Step:
     """The rows of this rank: of the batch, of its views and of the outside rows each the part that is its turn."""
     if n_ranks() == 1:
         return step
-    rows, outside = _own(len(step.clean)), _own(len(step.outside))
-
-    def part(view: View) -> View:
-        return View(view.cells[rows], view.corrupted[rows], view.masked[rows], view.noisy[rows])
-
-    return dataclasses.replace(
-        step,
-        row=step.row[rows],
-        content=step.content[rows],
-        clean=step.clean[rows],
-        query=part(step.query),
-        key=part(step.key),
-        outside=step.outside[outside],
-        outside_content=step.outside_content[outside],
-        local=[part(view) for view in step.local],
-    )
+    return step.take(_own(len(step.clean)), _own(len(step.outside)))
 
 
 def average_gradients(pretext: Pretext, out: dict[str, Tensor]) -> dict[str, Tensor]:

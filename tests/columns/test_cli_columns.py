@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
+import command_line
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner, Result
 
-from tabmoco.cli import app
 from tabmoco.columns.training import ColumnTraining
 
-
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["columns", *(str(argument) for argument in arguments)])
-
-
-def succeed(*arguments: object) -> Result:
-    result = invoke(*arguments)
-    assert result.exit_code == 0, result.output
-    return result
-
-
-def refuse(*arguments: object) -> str:
-    result = invoke(*arguments)
-    assert result.exit_code == 2 and result.stdout == "", result.output
-    return result.stderr
+succeed = partial(command_line.succeed, "columns")
+refuse = partial(command_line.refuse, "columns")
 
 
 @pytest.fixture(scope="module")

@@ -79,7 +79,7 @@ def work(rank: int, folder: Path, cases: dict[str, tuple[Pretext, list[list[Step
 
 
 @pytest.fixture(scope="module")
-def outcome(tmp_path_factory, build_encoder, layout, draw_cells, make_step, take_rows) -> list[dict[str, Any]]:
+def outcome(tmp_path_factory, build_encoder, layout, draw_cells, make_step) -> list[dict[str, Any]]:
     """What one process has, then what each rank has."""
     folder = tmp_path_factory.mktemp("ranks")
     cases, alone = {}, {}
@@ -99,7 +99,7 @@ def outcome(tmp_path_factory, build_encoder, layout, draw_cells, make_step, take
         n_rows, n_outside = N_ROWS // N_RANKS, len(steps[0].outside) // N_RANKS
         shares = [
             [
-                take_rows(step, slice(r * n_rows, (r + 1) * n_rows), slice(r * n_outside, (r + 1) * n_outside))
+                step.take(slice(r * n_rows, (r + 1) * n_rows), slice(r * n_outside, (r + 1) * n_outside))
                 for step in steps
             ]
             for r in range(N_RANKS)

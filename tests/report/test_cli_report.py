@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
+import command_line
 import pyarrow.parquet as pq
 import pytest
 from hostile_rows import make_table
-from typer.testing import CliRunner, Result
 
-from tabmoco.cli import app
-
-
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["report", *(str(argument) for argument in arguments)])
-
-
-def succeed(*arguments: object) -> Result:
-    result = invoke(*arguments)
-    assert result.exit_code == 0, result.output
-    return result
-
-
-def refuse(*arguments: object) -> str:
-    result = invoke(*arguments)
-    assert result.exit_code == 2 and result.stdout == "", result.output
-    return result.stderr
+succeed = partial(command_line.succeed, "report")
+refuse = partial(command_line.refuse, "report")
 
 
 @pytest.fixture(scope="module")
