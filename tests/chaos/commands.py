@@ -163,12 +163,13 @@ class Undisturbed:
 
 
 def contents(model: Path) -> dict[str, bytes]:
-    """The files of a model without the time of day, which three of them hold or depend on."""
+    """The files of a model without the times of day, which three of them hold or depend on."""
     files = {path.name: path.read_bytes() for path in model.iterdir()}
-    created = json.loads(files["record.json"])["created"].encode()
-    manifest = json.loads(files["manifest.json"])
+    record, manifest = json.loads(files["record.json"]), json.loads(files["manifest.json"])
+    for moment in [record["created"], *(update["date"] for update in record.get("updates", []))]:
+        for name in ("record.json", "MODEL_CARD.md"):
+            files[name] = files[name].replace(moment.encode(), b"some day")
     for name in ("record.json", "MODEL_CARD.md"):
-        files[name] = files[name].replace(created, b"some day")
         del manifest["files"][name]["sha256"]
     files["manifest.json"] = json.dumps(manifest).encode()
     return files

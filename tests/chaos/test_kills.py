@@ -19,6 +19,10 @@ from commands import CONFIGURATIONS, ONE_THREAD, CommandServer, Undisturbed, con
 
 Moment = dict[str, Any]
 
+ENOUGH_KILLS = 12
+MOST_TRIES = 60
+"""A moment drawn at random may come too late: tries of a command until it was killed often enough."""
+
 
 def after(seconds: float) -> Moment:
     return {"when": lambda passed: passed >= seconds}
@@ -96,6 +100,34 @@ def kill_while_writing(
     return int(done.killed)
 
 
+def kill_an_update(
+    server: CommandServer, folder: Path, whole: Undisturbed, old: Path, moment: Moment, *, in_place: bool
+) -> int:
+    """Update a copy of the `old` model, be killed, update again; 1 if there was something to kill.
+
+    After the kill there must be no new model or the whole of it; `in_place` the old one or the whole new one.
+    """
+    work = folder / "work"
+    model = work / "model"
+    out = model if in_place else work / "new"
+    shutil.copytree(old, model)
+    words = ["update", model, *whole.arguments, *(["--overwrite"] if in_place else ["--out", out])]
+    done = server.run(folder, *words, **moment)
+    if done.killed:
+        found = contents(out) if out.exists() else None
+        assert found in (contents(old) if in_place else None, whole.contents)
+        if found != whole.contents:
+            again = server.run(folder, *words)
+            assert again.code == 0, again.stderr
+            assert set(os.listdir(work)) == {"model", out.name}  # what the kill left is gone
+    else:
+        assert done.code == 0, done.stderr
+    assert contents(out) == whole.contents
+    assert in_place or contents(model) == contents(old)
+    shutil.rmtree(folder)
+    return int(done.killed)
+
+
 @pytest.fixture(scope="module")
 def outputs(server, undisturbed, tables, tmp_path_factory) -> Callable[[str], tuple[list[object], Path]]:
     """`outputs(command)`: its arguments and what it writes when nobody disturbs it."""
@@ -112,6 +144,17 @@ def outputs(server, undisturbed, tables, tmp_path_factory) -> Callable[[str], tu
         return arguments, out
 
     return of
+
+
+@pytest.fixture(scope="module")
+def update(server, undisturbed, tables, tmp_path_factory) -> Undisturbed:
+    """An update of the default model, beside it, that nobody disturbs."""
+    folder = tmp_path_factory.mktemp("update")
+    arguments = [tables["parquet"], "--steps", 6]
+    out = folder / "work" / "new"
+    done = server.run(folder, "update", undisturbed("default").model, *arguments, "--out", out, act=0)
+    assert done.code == 0, done.stderr
+    return Undisturbed(arguments, out, contents(out), done.seconds, (folder / "acts").read_text().splitlines())
 
 
 # ---------------------------------------------------------------- a few kills, always
@@ -134,6 +177,14 @@ def test_a_kill_while_writing_leaves_no_file_that_looks_whole(server, outputs, t
     arguments, out = outputs(command)
     old = b"what was there before" if replaced else None
     assert kill_while_writing(server, tmp_path / "run", arguments, out, old, {"act": 2}) == 1
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_killed_update_leaves_the_old_model_or_the_new_one(server, undisturbed, update, tmp_path, in_place):
+    old = undisturbed("default").model
+    moments = [{"act": 2}, {"act": 1, "like": "shutil.rmtree" if in_place else "os.rename work/."}]
+    for number, moment in enumerate(moments):
+        assert kill_an_update(server, tmp_path / str(number), update, old, moment, in_place=in_place) == 1
 
 
 def test_a_kill_of_the_real_program(undisturbed, tmp_path):
@@ -196,8 +247,11 @@ def test_kills_of_commands_that_write_a_file(server, outputs, tmp_path, command)
     arguments, out = outputs(command)
     started = time.monotonic()
     server.run(tmp_path / "timed", *arguments, "--out", tmp_path / "timed" / "work" / out.name)
-    seconds, random, n_kills = time.monotonic() - started, np.random.default_rng(0), 0
-    for number in range(14):
+    seconds, random = time.monotonic() - started, np.random.default_rng(0)
+    n_kills = sum(
+        kill_while_writing(server, tmp_path / f"act{act}", arguments, out, None, {"act": act}) for act in (1, 2)
+    )
+    for number in range(MOST_TRIES):
         folder = tmp_path / str(number)
         if number % 2:
             moment = after(random.uniform(0, seconds))
@@ -205,7 +259,24 @@ def test_kills_of_commands_that_write_a_file(server, outputs, tmp_path, command)
             moment = once_there(folder / "work", ".*.part", random.exponential(0.02))
         old = b"what was there before" if number % 4 < 2 else None
         n_kills += kill_while_writing(server, folder, arguments, out, old, moment)
-    for act in (1, 2):
-        n_kills += kill_while_writing(server, tmp_path / f"act{act}", arguments, out, None, {"act": act})
+        if n_kills >= ENOUGH_KILLS and number >= 3:
+            break
     print(f"{command}: {n_kills} kills")
-    assert n_kills >= 10
+    assert n_kills >= ENOUGH_KILLS
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("in_place", [False, True])
+def test_kills_of_an_update(server, undisturbed, update, tmp_path, in_place):
+    random, old = np.random.default_rng(int(in_place)), undisturbed("default").model
+    moments = [
+        *({"act": act} for act in range(1, len(update.acts) + 1)),
+        *(after(random.uniform(0, update.seconds)) for _ in range(12)),
+    ]
+    n_kills = sum(
+        kill_an_update(server, tmp_path / str(number), update, old, moment, in_place=in_place)
+        for number, moment in enumerate(moments)
+    )
+    print(f"update, in place {in_place}: {n_kills} kills")
+    assert n_kills >= len(update.acts) - 1  # in place there may be one act fewer
