@@ -41,8 +41,8 @@ STAGES = (
 )
 """The first leaves out the target's forward, which is part of MoCo's loss. The last is the loop itself."""
 
-LOOKED = "+ monitor, amortised"
 READ = "+ reading and encoding, amortised"
+LOOKED = "+ monitor, amortised"
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Prepared:
         start = process_time()
         self.monitor.look(self.pretext)
         looks = (process_time() - start) * (LOOKS + 1)
-        return {LOOKED: looks / self.n_steps, READ: self.read_seconds / self.n_steps}
+        return {READ: self.read_seconds / self.n_steps, LOOKED: looks / self.n_steps}
 
 
 class _Given(nn.Module):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float, Int64
 from torch import Generator, Tensor, nn
 
 from tabmoco import ranks
@@ -109,8 +109,8 @@ class Objective(nn.Module):
     def forward(self, encoder: RowEncoder, step: Step) -> dict[str, Tensor]:
         raise NotImplementedError
 
-    def figures(self, encoder: RowEncoder, clean: CellBatch) -> dict[str, Tensor]:
-        """Figures to watch on clean rows now and then, each a scalar tensor."""
+    def figures(self, embedding: Float[Tensor, "N D"], clean: CellBatch) -> dict[str, Tensor]:
+        """Figures to watch on clean rows now and then, given the encoder's embeddings of them; each a scalar tensor."""
         return {}
 
     def gather(self, tensor: Tensor) -> Tensor:

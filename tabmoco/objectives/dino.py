@@ -61,10 +61,10 @@ class Dino(Objective):
             "prototypes_used": used.exp(),
         }
 
-    def figures(self, encoder: RowEncoder, clean: CellBatch) -> dict[str, Tensor]:
+    def figures(self, embedding: Float[Tensor, "N D"], clean: CellBatch) -> dict[str, Tensor]:
         """How far the target lags behind: one minus the cosine of its projections with the encoder's."""
         project, behind = self.head.project, self.target.module
-        query, key = project(encoder(clean)), behind[1].project(behind[0](clean))
+        query, key = project(embedding), behind[1].project(behind[0](clean))
         return {"key_query_gap": 1 - torch.einsum("np,np->n", query, key).mean()}
 
     @torch.no_grad()

@@ -67,9 +67,9 @@ class MoCo(Objective):
         }
         return figures | ({"outside_loss": loss[n_rows:].mean()} if n_outside else {})
 
-    def figures(self, encoder: RowEncoder, clean: CellBatch) -> dict[str, Tensor]:
+    def figures(self, embedding: Float[Tensor, "N D"], clean: CellBatch) -> dict[str, Tensor]:
         """How far the target's keys lag behind: one minus the cosine with the query encoder's projections."""
-        query, key = self.head(encoder(clean)), self.target(clean)
+        query, key = self.head(embedding), self.target(clean)
         return {"key_query_gap": 1 - torch.einsum("np,np->n", query, key).mean()}
 
     @torch.no_grad()

@@ -43,9 +43,9 @@ class MoCoV3(Objective):
         loss = self._contrast(first, second_key, step.content) + self._contrast(second, first_key, step.content)
         return {"loss": loss.mean(), "positive_similarity": torch.einsum("np,np->n", first, second_key).mean()}
 
-    def figures(self, encoder: RowEncoder, clean: CellBatch) -> dict[str, Tensor]:
+    def figures(self, embedding: Float[Tensor, "N D"], clean: CellBatch) -> dict[str, Tensor]:
         """How far the target lags behind: one minus the cosine of its projections with the encoder's."""
-        query, key = self.head(encoder(clean)), self.target(clean)
+        query, key = self.head(embedding), self.target(clean)
         return {"key_query_gap": 1 - torch.einsum("np,np->n", query, key).mean()}
 
     @torch.no_grad()

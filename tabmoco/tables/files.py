@@ -110,7 +110,7 @@ def _first(files: list[DataFile], format_name: str) -> str:
 
 
 def _expand(location: str) -> list[DataFile]:
-    filesystem, path = _resolve(location)
+    filesystem, path = resolve(location)
     with _explain_access(location):
         info = filesystem.get_file_info(path)
     if info.type == fs.FileType.File:
@@ -138,7 +138,8 @@ def _expand(location: str) -> list[DataFile]:
     return [_data_file(filesystem, path, label=_label(shown_root, root, path), root=root) for path in paths]
 
 
-def _resolve(location: str) -> tuple[fs.FileSystem, str]:
+def resolve(location: str) -> tuple[fs.FileSystem, str]:
+    """The file system of a path or URL, and the path on it."""
     if "://" not in location:
         return fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(location)).replace(os.sep, "/")
     scheme = location.split("://", 1)[0]

@@ -113,6 +113,21 @@ class FilesReader:
         schema = pa.schema([self.schema.field(name) for name in names])
         return pa.Table.from_batches(pieces, schema=schema)
 
+    def between(self, names: Sequence[str], first: int, end: int) -> Iterator[pa.RecordBatch]:
+        """The rows from `first` up to `end`; row groups without any of them are not read."""
+        start = 0
+        for part in self.parts:
+            low, high = max(first - start, 0), min(end - start, part.n_rows)
+            start += part.n_rows
+            if low >= high:
+                continue
+            for position, batch in self._part_batches(part, names, np.arange(low, high)):
+                kept = slice(max(low - position, 0), max(high - position, 0))
+                if batch.num_rows > kept.start and kept.stop:
+                    yield batch[kept]
+                if position + batch.num_rows >= high:
+                    break
+
     def content(self) -> Iterator[bytes]:
         for file in self.files:
             yield "/".join(f"{key}={value}" for key, value in file.partition.items()).encode()
@@ -136,6 +151,25 @@ class FilesReader:
             yield start, pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+class PieceReader:
+    """Rows of a reader of files that follow one another."""
+
+    def __init__(self, reader: FilesReader, first: int, n_rows: int) -> None:
+        self.schema = reader.schema
+        self.n_rows = n_rows
+        self._reader = reader
+        self._first = first
+
+    def batches(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        yield from self._reader.between(names, self._first, self._first + self.n_rows)
+
+    def take(self, names: Sequence[str], rows: np.ndarray) -> pa.Table:
+        return self._reader.take(names, rows + self._first)
+
+    def content(self) -> Iterator[bytes]:
+        yield from self._reader.content()
+
+
 class ParquetPart:
     """One Parquet file."""
 
@@ -152,9 +186,13 @@ class ParquetPart:
         self.names = self.schema.names
         self.n_rows = self._metadata.num_rows
 
+    def group_rows(self) -> list[int]:
+        """Number of rows of each row group."""
+        return [self._metadata.row_group(group).num_rows for group in range(self._metadata.num_row_groups)]
+
     def batches(self, schema: pa.Schema, wanted: np.ndarray | None = None) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Read the columns of `schema`; row groups without a wanted position are skipped."""
-        n_rows = [self._metadata.row_group(group).num_rows for group in range(self._metadata.num_row_groups)]
+        n_rows = self.group_rows()
         starts = [0, *accumulate(n_rows[:-1])]
         with self.file.explain_errors(self._ADVICE), self.file.open() as opened:
             parquet = pq.ParquetFile(opened, metadata=self._metadata)
@@ -207,7 +245,7 @@ class IpcPart:
 Part = ParquetPart | IpcPart | CsvPart
 
 
-Reader = MemoryReader | DatasetReader | FilesReader
+Reader = MemoryReader | DatasetReader | FilesReader | PieceReader
 
 
 def content_digest(schema: pa.Schema, content: Iterator[bytes]) -> str:

@@ -93,7 +93,7 @@ class Monitor:
             "uniformity": uniformity(normalize(clean, dim=1)),
         }
         for name, objective in pretext.objectives.items():
-            watched = objective.figures(pretext.encoder, self.step.clean)
+            watched = objective.figures(clean, self.step.clean)
             figures |= {f"{name}/{figure}": float(value) for figure, value in watched.items()}
         if self.probe is not None:
             figures |= self.probe.look(pretext.encoder)

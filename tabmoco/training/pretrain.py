@@ -110,7 +110,7 @@ def pretrain(
     check_journal(log, directory)
     if directory is not None:
         check_target(directory, overwrite=overwrite)
-        _check_no_run(checkpoint_path(directory), resume=resume, overwrite=overwrite)
+        check_no_run(checkpoint_path(directory), resume=resume, overwrite=overwrite)
     check_objectives(config.objective.weights)
     device = resolve_device(config.device)
     with ExitStack() as stack:
@@ -302,7 +302,7 @@ def _n_steps(pretext: Pretext, data: TrainingRows, corruption: Corruption, confi
     return min(DEFAULT_STEPS, order.steps_of(DEFAULT_MAX_EPOCHS))
 
 
-def _check_no_run(checkpoint: Path | None, *, resume: bool, overwrite: bool) -> None:
+def check_no_run(checkpoint: Path | None, *, resume: bool, overwrite: bool) -> None:
     """Refuse to write over the checkpoint of an interrupted run, unless told to."""
     if checkpoint is not None and checkpoint.exists() and not resume and not overwrite:
         raise CheckpointError(

@@ -31,10 +31,10 @@ def test_all_are_measured_and_told(tmp_path, capsys, monkeypatch):
     assert speed.main([*SMALL_RUN, "--out", str(tmp_path / "speed")]) == 0
     results = json.loads((tmp_path / "speed.json").read_text())
     steps = results["training"]["stages"]
-    assert list(steps) == [*STAGES, LOOKED, READ]
+    assert list(steps) == [*STAGES, READ, LOOKED]
     assert steps[FLOOR]["over_floor"] == 0.0
     assert all(one["milliseconds"] > 0 for one in steps.values())
-    assert steps[READ]["over_floor"] > steps[LOOKED]["over_floor"] > steps[STAGES[-1]]["over_floor"]
+    assert steps[LOOKED]["over_floor"] > steps[READ]["over_floor"] > steps[STAGES[-1]]["over_floor"]
     one = results["embedding"]
     assert one["share"] == pytest.approx(100 * one["whole"] / one["forward"], rel=1e-6)
     one = results["encoding"]

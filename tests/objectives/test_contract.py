@@ -169,7 +169,7 @@ def test_a_look_at_rows_that_no_step_had_changes_nothing_and_draws_nothing(
     watched = dataclasses.replace(step, row=torch.full_like(step.row, -2))
     with torch.no_grad():
         first, again = (pretext.eval()(watched)["loss"] for _ in range(2))
-        figures = pretext.objectives[name].figures(pretext.encoder, step.clean)
+        figures = pretext.objectives[name].figures(pretext.encoder(step.clean), step.clean)
     assert torch.isfinite(first) and first == again
     assert all(value.shape == () and torch.isfinite(value) for value in figures.values())
     assert ("key_query_gap" in figures) == any("target" in path for path in before)
