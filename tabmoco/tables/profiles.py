@@ -35,6 +35,13 @@ class DistinctCounter:
         self._n_waiting = 0
         self._overflowed = False
 
+    def add_values(self, values: np.ndarray) -> None:
+        """Count values of 64 bits each, told apart by their bits."""
+        if self._overflowed:  # few hashes are small enough now: those are quicker sorted than all values looked up
+            self.add(_mix(values.view(np.uint64)))
+        else:
+            self.add(_mix(_distinct(values)))
+
     def add(self, hashes: UInt64[np.ndarray, " n"]) -> None:
         """Count the values with these hashes."""
         if self._overflowed:
@@ -104,17 +111,17 @@ class NumberProfile:
     def update(self, array: pa.Array) -> None:
         """Take in one batch."""
         values = to_numbers(array, self._column)
-        present = values[~np.isnan(values)]
-        finite = present[np.isfinite(present)]
+        present = _those(values, ~np.isnan(values))
+        finite = _those(present, np.isfinite(present))
         self.n_missing += len(values) - len(present)
         self.n_infinite += len(present) - len(finite)
         if pa.types.is_integer(array.type):  # float64 would merge large integers
             exact = array.drop_null().cast(pa.int64(), safe=False).to_numpy(zero_copy_only=False)
             self._note_order(exact)
-            self.distinct.add(_mix(_distinct(exact)))
+            self.distinct.add_values(exact)
         else:
             self._note_order(present)
-            self.distinct.add(_mix(_distinct(present + 0.0)))  # -0.0 is 0.0
+            self.distinct.add_values(present + 0.0)  # -0.0 is 0.0
         if len(finite):
             low, high = float(finite.min()), float(finite.max())
             self.minimum = low if self.minimum is None else min(low, self.minimum)
@@ -164,7 +171,7 @@ class TimestampProfile:
         instants = to_instants(array, self._column)
         present = instants[~np.isnat(instants)]
         self.n_missing += len(instants) - len(present)
-        self.distinct.add(_mix(_distinct(present.view(np.int64))))
+        self.distinct.add_values(present.view(np.int64))
         if len(present):
             earliest, latest = present.min(), present.max()
             self.earliest = earliest if self.earliest is None else min(earliest, self.earliest)
@@ -228,6 +235,11 @@ class BooleanProfile:
         self.n_missing += int((truth < 0).sum())
         self.n_true += int((truth == 1).sum())
         self.n_false += int((truth == 0).sum())
+
+
+def _those(values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """The wanted values; a view if it is all of them."""
+    return values if wanted.all() else values[wanted]
 
 
 def _distinct(values: np.ndarray) -> UInt64[np.ndarray, " n"]:

@@ -6,6 +6,7 @@ import dataclasses
 import re
 import shlex
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -160,10 +161,11 @@ def infer_schema(source: TableSource, config: DataConfig | None = None) -> Schem
         if not (config.kinds.get(name) == "dropped" and not is_scalar(arrow_type))
     }
     n_rows = 0
-    for batch in source.batches():
-        n_rows += len(batch)
-        for name, profile in profiles.items():
-            profile.update(batch.table.column(name))
+    with ThreadPoolExecutor(pa.cpu_count()) as threads:
+        for batch in source.batches():
+            n_rows += len(batch)
+            columns = map(batch.table.column, profiles)
+            list(threads.map(lambda profile, cells: profile.update(cells), profiles.values(), columns))
     if n_rows < 2:
         found = "one" if n_rows else "none"
         raise TableError(f"{source.name} must have two rows or more to learn from, found {found}; pass a longer table.")

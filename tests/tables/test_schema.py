@@ -224,6 +224,17 @@ def test_many_distinct_values_are_estimated():
     assert not is_exact and n_distinct == pytest.approx(5 * EXACT_DISTINCT, rel=0.01)
 
 
+@pytest.mark.parametrize("n_distinct", [1_000, 2 * EXACT_DISTINCT])
+def test_values_that_return_are_counted_once(n_distinct):
+    values = np.random.default_rng(0).permutation(np.tile(np.arange(n_distinct), 3))
+    once, again = DistinctCounter(), DistinctCounter()
+    once.add_values(np.arange(n_distinct))
+    for batch in np.array_split(values, 20):
+        again.add_values(batch)
+    assert once.result() == again.result()
+    assert again.result()[0] == pytest.approx(n_distinct, rel=0.01)
+
+
 def test_frequent_values_survive_a_flood_of_rare_ones():
     counter = ValueCounter(capacity=100)
     for batch in range(20):
