@@ -29,14 +29,15 @@ EPOCHS, STEPS, MONITOR, SPLIT, REFERENCE, PLAUSIBILITY, PROBE, WINDOWS, DONORS, 
 class BatchOrder:
     """Every epoch is a permutation of the rows; a batch takes the next rows, across the end of an epoch if need be."""
 
-    def __init__(self, n_rows: int, batch_size: int, *, seed: int):
+    def __init__(self, n_rows: int, batch_size: int, *, seed: int, device: torch.device | str = "cpu"):
         self.n_rows = n_rows
         self.batch_size = min(batch_size, n_rows)
         self.seed = seed
+        self.device = device
         self._permutation = lru_cache(maxsize=2)(self._permute)
 
     def __call__(self, step: int) -> Int64[Tensor, " B"]:
-        """Positions of the rows of a step."""
+        """Positions of the rows of a step, on the device."""
         first = step * self.batch_size
         parts, wanted = [], self.batch_size
         while wanted:
@@ -53,7 +54,7 @@ class BatchOrder:
 
     def _permute(self, epoch: int) -> Tensor:
         generator = torch.Generator().manual_seed(derive_seed(self.seed, EPOCHS, epoch))
-        return torch.randperm(self.n_rows, generator=generator)
+        return torch.randperm(self.n_rows, generator=generator).to(self.device)  # the same order on every device
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,10 @@ class WindowOrder:
             wanted -= len(places)
             first += len(places)
         return pieces
+
+    def after(self, epoch: int, window: int) -> tuple[int, int]:
+        """The epoch and number of the window that follows."""
+        return (epoch, window + 1) if window + 1 < self.n_windows else (epoch + 1, 0)
 
     def rows(self, epoch: int, window: int) -> Int64[np.ndarray, " n"]:
         """Numbers of the rows of a window, block after block."""

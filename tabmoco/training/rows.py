@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -34,6 +36,15 @@ class StepRows:
 
     content: Int64[Tensor, " B"]
     """Their content hashes."""
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All there is."""
+        return self.cells.number, self.cells.code, self.cells.missing, self.row, self.content
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> StepRows:
+        """The same rows with every tensor changed."""
+        number, code, missing, row, content = map(change, self.tensors())
+        return StepRows(CellBatch(number, code, missing), row, content)
 
 
 class Batches(Protocol):
@@ -80,7 +91,7 @@ class ResidentRows:
         return len(self.row)
 
     def batches(self, batch_size: int, *, seed: int) -> Batches:
-        return _ResidentBatches(self, BatchOrder(len(self), batch_size, seed=seed))
+        return _ResidentBatches(self, BatchOrder(len(self), batch_size, seed=seed, device=self.device))
 
 
 @dataclass(frozen=True)
@@ -96,7 +107,7 @@ class _ResidentBatches:
         return self.order.steps_of(epochs)
 
     def __call__(self, step: int) -> StepRows:
-        chosen = self.order(step).to(self.data.device)
+        chosen = self.order(step)
         return StepRows(self.data.cells[chosen], self.data.row[chosen], self.data.content[chosen])
 
 
@@ -121,7 +132,9 @@ class _StreamedBatches:
         self.data = data
         self.order = order
         self.batch_size = order.batch_size
-        self._window = lru_cache(maxsize=2)(self._read)  # a batch may reach into the next one
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="tabmoco-window")
+        self._copies = torch.cuda.Stream(data.device) if data.device.type == "cuda" else None
+        self._window = lru_cache(maxsize=3)(self._ask_for)  # a batch may reach into the next one; one more is awaited
 
     def steps_of(self, epochs: float) -> int:
         return self.order.steps_of(epochs)
@@ -129,7 +142,9 @@ class _StreamedBatches:
     def __call__(self, step: int) -> StepRows:
         parts = []
         for piece in self.order(step):
-            window = self._window(piece.epoch, piece.window)
+            window = self._window(piece.epoch, piece.window).result()
+            self._window(*self.order.after(piece.epoch, piece.window))  # read while this one is learned from
+            self._keep_until_used(window)
             places = piece.places.to(self.data.device)
             parts.append(StepRows(window.cells[places], window.row[places], window.content[places]))
         return StepRows(
@@ -138,8 +153,24 @@ class _StreamedBatches:
             torch.cat([part.content for part in parts]),
         )
 
+    def _ask_for(self, epoch: int, window: int) -> Future[StepRows]:
+        return self._reader.submit(self._read, epoch, window)
+
     def _read(self, epoch: int, window: int) -> StepRows:
         rows = self.data.rows.positions(self.order.rows(epoch, window))
-        cells, device = self.data.table.take(rows), self.data.device
-        content = cells.content_hash()
-        return StepRows(cells.to(device), torch.from_numpy(rows).to(device), content.to(device))
+        cells = self.data.table.take(rows)
+        read = StepRows(cells, torch.from_numpy(rows), cells.content_hash())
+        if self._copies is None:
+            return read.map(lambda tensor: tensor.to(self.data.device))
+        with torch.cuda.stream(self._copies):  # from pinned memory, while the device computes
+            copied = read.map(lambda tensor: tensor.pin_memory().to(self.data.device, non_blocking=True))
+            self._copies.synchronize()
+        return copied
+
+    def _keep_until_used(self, window: StepRows) -> None:
+        """Tell the allocator that a window that another stream copied is read by this one: it must not be overwritten
+        before that, even when forgotten here."""
+        if self._copies is not None:
+            stream = torch.cuda.current_stream(self.data.device)
+            for tensor in window.tensors():
+                tensor.record_stream(stream)

@@ -72,7 +72,7 @@ def test_a_table_in_memory_and_one_that_is_streamed_give_the_rows_asked_for(cell
         assert batches.batch_size == 40 and batches.steps_of(2) == round(2 * len(kept) / 40)
 
 
-def test_windows_are_read_one_after_the_other_and_once_each(cells, monkeypatch):
+def test_windows_are_read_one_after_the_other_once_each_and_one_ahead(cells, monkeypatch):
     monkeypatch.setattr(training_rows, "BLOCK_ROWS", 10)
     monkeypatch.setattr(training_rows, "WINDOW_BLOCKS", 10)
     taken = []
@@ -83,6 +83,10 @@ def test_windows_are_read_one_after_the_other_and_once_each(cells, monkeypatch):
             return super().take(rows)
 
     batches = StreamedRows(Watched(cells), RemainingRows(300, np.zeros(0, np.int64)), CPU).batches(32, seed=0)
+    n_asked = []
     for step in range(9):  # 288 of 300 rows
         batches(step)
-    assert taken == [100, 100, 100]
+        batches._reader.submit(int).result()  # what was asked for is read by now
+        n_asked.append(len(taken))
+    assert n_asked == [2, 2, 2, 3, 3, 3, 4, 4, 4]
+    assert taken == [100, 100, 100, 100]
