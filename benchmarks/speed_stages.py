@@ -25,9 +25,10 @@ from tabmoco.tables.preprocess import Preprocessor
 from tabmoco.tables.schema import infer_schema
 from tabmoco.tables.source import TableSource
 from tabmoco.training.display import training_display
+from tabmoco.training.identity import uses_bfloat16
 from tabmoco.training.loop import LOOKS, build_optimizer, train
 from tabmoco.training.monitor import Monitor
-from tabmoco.training.pretrain import DEFAULT_MAX_EPOCHS, DEFAULT_STEPS
+from tabmoco.training.pretrain import DEFAULT_MAX_EPOCHS, DEFAULT_STEPS, set_half_precision
 from tabmoco.training.rows import ResidentRows
 
 FLOOR = "forward, backward, optimizer"
@@ -59,15 +60,17 @@ class Prepared:
     """Time to infer the schema, fit the preprocessor and encode the table."""
 
     @classmethod
-    def of(cls, source: TableSource, config: PretrainConfig) -> Prepared:
+    def of(cls, source: TableSource, config: PretrainConfig, device: torch.device | None = None) -> Prepared:
         config = config.override(["optimize.patience=1"])  # no plateau ends a run
         start = process_time()
         preprocessor = Preprocessor.fit(source, config.data, schema=infer_schema(source, config.data))
         encoded = preprocessor.encode(source)
         seconds = process_time() - start
-        data = ResidentRows.of(encoded, np.arange(source.n_rows), torch.device("cpu"))
+        device = device or torch.device("cpu")
+        data = ResidentRows.of(encoded, np.arange(source.n_rows), device)
         corruption = Corruption(data.cells, preprocessor.layout, config.corruption)
-        pretext = build_untrained(preprocessor, config, n_rows=source.n_rows).train()
+        pretext = build_untrained(preprocessor, config, n_rows=source.n_rows).to(device).train()
+        set_half_precision(pretext, uses_bfloat16(config, device))
         monitor = Monitor.build(data.cells, corruption, seed=1, n_local_views=pretext.n_local_views)
         prepared = cls(config, preprocessor, pretext, data, corruption, monitor, seconds)
         prepared.train(pretext, -(-config.objective.queue_size // config.optimize.batch_size))
@@ -131,7 +134,7 @@ def _steps(prepared: Prepared, place: int) -> Callable[[int], None]:
     pretext = copy.deepcopy(prepared.pretext)
     optimizer = build_optimizer(pretext, config.optimize)
     batches = prepared.data.batches(config.optimize.batch_size, seed=0)
-    resident = _views(prepared, 0)
+    resident = views(prepared, 0)
     if place == 0 and "moco" in pretext.objectives:
         moco = pretext.objectives["moco"]
         with torch.no_grad():
@@ -144,7 +147,7 @@ def _steps(prepared: Prepared, place: int) -> Callable[[int], None]:
             if place == 3:
                 batches(number)
             elif place == 4:
-                step = _views(prepared, number)
+                step = views(prepared, number)
             loss = pretext(step)["loss"]
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
@@ -155,8 +158,9 @@ def _steps(prepared: Prepared, place: int) -> Callable[[int], None]:
     return run
 
 
-def _views(prepared: Prepared, number: int) -> Step:
+def views(prepared: Prepared, number: int) -> Step:
+    """The views of a step."""
     rows = prepared.data.batches(prepared.config.optimize.batch_size, seed=0)(number)
-    generator = Generator().manual_seed(number)
+    generator = Generator(prepared.data.device).manual_seed(number)
     n_local = prepared.pretext.n_local_views
     return make_step(prepared.corruption, rows.cells, rows.row, rows.content, generator, n_local_views=n_local)

@@ -164,8 +164,8 @@ def infer_schema(source: TableSource, config: DataConfig | None = None) -> Schem
     with ThreadPoolExecutor(pa.cpu_count()) as threads:
         for batch in source.batches():
             n_rows += len(batch)
-            columns = map(batch.table.column, profiles)
-            list(threads.map(lambda profile, cells: profile.update(cells), profiles.values(), columns))
+            cells = map(batch.table.column, profiles)
+            list(threads.map(lambda profile, column: profile.update(column), profiles.values(), cells))
     if n_rows < 2:
         found = "one" if n_rows else "none"
         raise TableError(f"{source.name} must have two rows or more to learn from, found {found}; pass a longer table.")

@@ -131,7 +131,7 @@ def pretrain(
         check_same_run(identity, planned)
         encoded = encode_table(preprocessor, source, config, identity, checkpoint, stack)
         pretext = build_untrained(preprocessor, config, n_rows=source.n_rows).to(device)
-        _set_half_precision(pretext, uses_bfloat16(config, device))
+        set_half_precision(pretext, uses_bfloat16(config, device))
         data, donors = training_rows(encoded, kept, config, device)
         corruption = Corruption(donors, preprocessor.layout, config.corruption)
         monitor = _monitor(encoded, kept, held, corruption, config, device, n_local_views=pretext.n_local_views)
@@ -153,7 +153,7 @@ def pretrain(
                 identity={**identity, "libraries": libraries()}, resume=resume, journal=journal,
             )  # fmt: skip
         together.close()  # the rest is for one process
-        _set_half_precision(pretext, False)  # what is indexed and saved is what a loaded model computes
+        set_half_precision(pretext, False)  # what is indexed and saved is what a loaded model computes
         model = RowModel(config, preprocessor, pretext, device=device)
         if not first:
             return model
@@ -316,7 +316,8 @@ def checkpoint_path(directory: Path | None) -> Path | None:
     return None if directory is None else directory.with_name(f"{directory.name}.training") / "checkpoint.safetensors"
 
 
-def _set_half_precision(pretext: Pretext, enabled: bool) -> None:
+def set_half_precision(pretext: Pretext, enabled: bool) -> None:
+    """Whether all its encoders compute in bfloat16 where that is safe."""
     for module in pretext.modules():
         if isinstance(module, RowEncoder):  # the query encoder and the target's
             module.half_precision = enabled
