@@ -9,15 +9,16 @@ LOWEST := $(VENV)/lowest
 OLDEST = $(shell sed -nE '/^dependencies/,/^]/s/^    "(.*)>=(.*)",/\1==\2/p' pyproject.toml | grep -v '^torch==')
 DATA ?= $(TABMOCO_DATA_DIR)
 THREADS ?= 2
+BENCHMARKS := $(addprefix benchmark-,anomaly planted few-label ablation clusters duplicates imputation update)
 
 export OMP_NUM_THREADS ?= $(THREADS)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow test-lowest check format audit licences clean
-.PHONY: benchmark-anomaly benchmark-planted benchmark-few-label benchmark-ablation
+.PHONY: $(BENCHMARKS)
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
 
 $(INSTALLED): pyproject.toml
 	test -x $(PYTHON) || python3 -m venv $(VENV)
@@ -74,7 +75,11 @@ benchmark-anomaly: ## tabmoco against what people use today, on the 22 tables of
 benchmark-planted: ## who finds planted anomalies, and who names their cells, on 8 mixed tables of DATA
 benchmark-few-label: ## few labels: tabmoco against trees and linear models, on the 26 tables of DATA
 benchmark-ablation: ## what each of MoCo's parts is worth on tables, on 8 tables of DATA
-benchmark-anomaly benchmark-planted benchmark-few-label benchmark-ablation: $(BENCHMARKS_INSTALLED)
+benchmark-clusters: ## clusters of embeddings and of cells against known classes, on 8 tables of DATA
+benchmark-duplicates: ## planted duplicates in 5 tables of DATA, and the record-linkage package's own
+benchmark-imputation: ## filled gaps against the cells that were hidden, on tables of DATA
+benchmark-update: ## going on with new rows, on tables of DATA cut in time
+$(BENCHMARKS): $(BENCHMARKS_INSTALLED)
 	@test -n "$(DATA)" || { echo "DATA must name the folder of tables: make $@ DATA=..."; exit 2; }
 	$(PYTHON) -m benchmarks.$(subst -,_,$(@:benchmark-%=%)) --data-dir $(DATA) --threads $(THREADS) $(BENCHMARK)
 

@@ -9,34 +9,49 @@ import typer
 
 from tabmoco.cli import console
 from tabmoco.cli.app import command
+from tabmoco.cli.engine import Address, Engine, RowsOut, Workers, check_place, chosen, send_by_ray
 from tabmoco.cli.options import Data, Device, IdColumn, Json, ModelFolder, Overwrite, Quiet
-from tabmoco.cli.rows import check_output, load_model, open_for, print_sent, send
+from tabmoco.cli.rows import load_model, open_for, print_sent, send
+
+LABEL = "Embedding"
 
 
 @command("tabmoco embed model flights.parquet --out embeddings.parquet")
 def embed(
     model: ModelFolder,
     data: Data,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Result: .parquet, .csv, .arrow or .feather.")],
+    out: Annotated[str, typer.Option(metavar="FILE", help=RowsOut)],
     id_column: IdColumn = None,
     device: Device = None,
+    engine: Engine = "local",
+    address: Address = None,
+    workers: Workers = None,
     overwrite: Overwrite = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Turn every row into a vector."""
-    check_output(out, data, overwrite=overwrite)
-    loaded = load_model(model, device)
+    cluster = chosen(engine, address, workers)
+    check_place(cluster, out, data, overwrite=overwrite)
+    loaded = load_model(model, device if cluster is None else "cpu")
     source = open_for(loaded, data, id_column)
-    sent = send(
-        loaded.iter_embeddings(source),
-        loaded.embedding_schema(source),
-        label="Embedding",
-        total=source.n_rows,
-        out=out,
-        overwrite=overwrite,
-        quiet=quiet,
-    )
+    if cluster is None:
+        sent = send(
+            loaded.iter_embeddings(source),
+            loaded.embedding_schema(source),
+            label=LABEL,
+            total=source.n_rows,
+            out=Path(out),
+            overwrite=overwrite,
+            quiet=quiet,
+        )
+    else:
+        from tabmoco.ray_jobs.rows import Embed
+
+        _, sent = send_by_ray(
+            cluster, Embed(), model, loaded, source,
+            label=LABEL, out=out, device=device, overwrite=overwrite, quiet=quiet,
+        )  # fmt: skip
     if json:
         console.print_json({**sent, "d_embedding": loaded.d_embedding})
     elif not quiet:

@@ -12,6 +12,7 @@ import typer
 
 from tabmoco.cli import console
 from tabmoco.cli.app import command
+from tabmoco.cli.engine import Address, Engine, Workers, chosen
 from tabmoco.cli.options import (
     Columns,
     ConfigFile,
@@ -75,6 +76,9 @@ def pretrain(
             metavar="tensorboard|mlflow", help="Also write the figures for one of these, as training goes on."
         ),
     ] = None,
+    engine: Engine = "local",
+    address: Address = None,
+    workers: Workers = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint of an interrupted run.")] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an existing model; without --resume, a checkpoint as well.")
@@ -96,6 +100,7 @@ def pretrain(
         "device": device,
         "seed": seed,
     }
+    cluster = chosen(engine, address, workers)
     plan = build_config(config, [*(settings or []), *objective_setting(objective)], changes)
     from tabmoco.training.pretrain import checkpoint_path
     from tabmoco.training.pretrain import pretrain as run
@@ -107,15 +112,16 @@ def pretrain(
         require_jinja()
     with _said_once():
         try:
-            model = run(
-                data,
-                plan,
-                out=out,
-                resume=resume,
-                overwrite=overwrite,
-                progress=not quiet,
-                log=cast("JournalName | None", log),
-            )
+            journal = cast("JournalName | None", log)
+            if cluster is None:
+                model = run(data, plan, out=out, resume=resume, overwrite=overwrite, progress=not quiet, log=journal)
+            else:
+                from tabmoco.ray_jobs.training import pretrain_on_ray
+
+                model = pretrain_on_ray(
+                    data, plan, out=out, resume=resume, overwrite=overwrite, progress=not quiet, log=journal,
+                    address=cluster.address, workers=cluster.workers,
+                )  # fmt: skip
         except KeyboardInterrupt as stopped:
             raise Interrupted(interrupted_text(checkpoint_path(out))) from stopped
     if not is_first():

@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate
 
 import numpy as np
 from jaxtyping import Int64
 
 from tabmoco.errors import TableError
-from tabmoco.tables.readers import FilesReader, PieceReader
+from tabmoco.tables.readers import FilesReader, ParquetPart, PieceReader
 from tabmoco.tables.source import TableBatch, TableSource
 
 LARGEST = 16
@@ -63,7 +62,8 @@ def cut(source: TableSource, *, at_least: int, multiple: int) -> list[Extent]:
     reader = _files(source)
     step = max(at_least, multiple)
     cuts, end = [0], 0
-    for n_rows in [n_rows for part in reader.parts for n_rows in part.group_rows()]:
+    parts = [part for part in reader.parts if isinstance(part, ParquetPart)]
+    for n_rows in [n_rows for part in parts for n_rows in part.group_rows()]:
         ends = [*range(end + LARGEST * step, end + n_rows, LARGEST * step), end + n_rows]
         end += n_rows
         for place in (place // multiple * multiple for place in ends):
@@ -74,9 +74,10 @@ def cut(source: TableSource, *, at_least: int, multiple: int) -> list[Extent]:
 
 def _files(source: TableSource) -> FilesReader:
     reader = source._reader
-    formats = [part.file.format for part in reader.parts] if isinstance(reader, FilesReader) else ["no files"]
+    formats = [part.file.format for part in reader.parts] if isinstance(reader, FilesReader) else ["in memory"]
     if not isinstance(reader, FilesReader) or set(formats) != {"Parquet"}:
         raise TableError(
-            f"a table that is read in pieces must be in Parquet files, {source.name} is {formats[0]}; write it as Parquet."
+            f"a table that is read in pieces must be in Parquet files, but {source.name} is {formats[0]}; write it as "
+            "Parquet first."
         )
     return reader
