@@ -41,7 +41,9 @@ def schema(
     from tabmoco.tables.schema import infer_schema
 
     options = build_config(config, settings, data_settings(columns, exclude, kind, id_column)).data
-    found = infer_schema(open_data(data, options), options)
+    source = open_data(data, options)
+    with console.progress("Reading", source.n_rows, unit="rows", quiet=quiet) as advance:
+        found = infer_schema(source.watched(advance), options)
     if json:
         console.print_json(found.to_json())
     else:

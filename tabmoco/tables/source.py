@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -69,6 +70,7 @@ class TableSource:
         self.arrow_schema = pa.schema([reader.schema.field(name) for name in names])
         self.id_type = None if id_column is None else reader.schema.field(id_column).type
         self._read_schema = pa.schema([reader.schema.field(name) for name in self._names])
+        self._watch: Callable[[int], None] | None = None
 
     def __repr__(self) -> str:
         return f"TableSource({self.name!r}, {len(self.arrow_schema)} columns, {self.n_rows} rows)"
@@ -84,6 +86,14 @@ class TableSource:
         for batch in rebatch(_from(first, self._reader.batches(self._names)), self._read_schema, batch_rows):
             yield self._table_batch(np.arange(first, first + batch.num_rows), batch)
             first += batch.num_rows
+            if self._watch is not None:
+                self._watch(batch.num_rows)
+
+    def watched(self, watch: Callable[[int], None]) -> TableSource:
+        """The same table, which tells `watch` how many rows were just done with, batch by batch."""
+        source = copy.copy(self)
+        source._watch = watch
+        return source
 
     def take(self, rows: Int64[np.ndarray, " N"]) -> TableBatch:
         """Read the rows at the given positions, in the given order; positions may repeat.

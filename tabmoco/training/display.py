@@ -1,10 +1,11 @@
-"""What a person sees while training runs: a bar on a terminal, a line now and then elsewhere, nothing when quiet."""
+"""What a person sees while a table is read and training runs: a bar on a terminal, a line now and then elsewhere,
+nothing when quiet."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -70,6 +71,42 @@ class _Bar:
 
     def update(self, step: int, rows_per_second: float, figures: dict[str, float]) -> None:
         self._progress.update(self._task, completed=step, figures=figures_text(figures, rows_per_second))
+
+
+@contextmanager
+def reading_display(n_rows: int, *, shown: bool) -> Iterator[Callable[[int], None]]:
+    """What to tell how many rows were just read: a bar while the table is read, again and again until it is encoded;
+    lines of a long reading if standard error is no terminal."""
+    if not shown:
+        yield lambda n_done: None
+        return
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _ReadingLines(n_rows)
+        return
+    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:,}/{task.total:,} rows")
+    with Progress(*columns, console=console, refresh_per_second=REFRESHES, transient=True) as progress:
+        task = progress.add_task("reading", total=n_rows)
+
+        def advance(n_done: int) -> None:
+            if progress.tasks[task].completed >= n_rows:
+                progress.reset(task)
+            progress.advance(task, n_done)
+
+        yield advance
+
+
+class _ReadingLines:
+    def __init__(self, n_rows: int):
+        self._n_rows = n_rows
+        self._n_done = 0
+        self._last = time.monotonic()
+
+    def __call__(self, n_done: int) -> None:
+        self._n_done = n_done if self._n_done >= self._n_rows else self._n_done + n_done
+        if time.monotonic() - self._last >= LINE_SECONDS:
+            self._last = time.monotonic()
+            print(f"read {self._n_done:,} of {self._n_rows:,} rows", file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -39,7 +39,7 @@ from tabmoco.tables.source import TableSource, open_table
 from tabmoco.tables.store import EncodedTable, MemoryTable, StoredTable, memory_bytes, stored_bytes
 from tabmoco.tables.target import Target, read_target
 from tabmoco.training.batches import DONORS, MONITOR, PLAUSIBILITY, PROBE, SPLIT, derive_seed
-from tabmoco.training.display import training_display
+from tabmoco.training.display import reading_display, training_display
 from tabmoco.training.identity import check_identity, check_same_run, identity_of, libraries, uses_bfloat16, version_of
 from tabmoco.training.indexing import index_rows
 from tabmoco.training.journal import JournalName, check_journal, opened_journal
@@ -126,10 +126,13 @@ def pretrain(
             identity, checkpoint = identity_of(source, config, device), checkpoint_path(directory)
             resume = resume and checkpoint is not None and checkpoint.exists()
             planned = check_identity(checkpoint, identity) if resume and checkpoint is not None else None
-            preprocessor, kept, held = _fit(source, config)
+            reading = stack.enter_context(ExitStack())
+            watch = reading.enter_context(reading_display(source.n_rows, shown=progress and first))
+            preprocessor, kept, held = _fit(source.watched(watch), config)
             check_shares(len(kept), config)
         check_same_run(identity, planned)
-        encoded = encode_table(preprocessor, source, config, identity, checkpoint, stack)
+        encoded = encode_table(preprocessor, source.watched(watch), config, identity, checkpoint, stack)
+        reading.close()
         pretext = build_untrained(preprocessor, config, n_rows=source.n_rows).to(device)
         set_half_precision(pretext, uses_bfloat16(config, device))
         data, donors = training_rows(encoded, kept, config, device)

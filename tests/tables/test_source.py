@@ -379,3 +379,12 @@ def test_pandas_types_are_converted():
     assert first["period"] == datetime.datetime(2024, 1, 1)
     assert first["sparse"] == 0.0 and first["huge"] == 1e30 and first["null"] is None
     assert first["bins"] == "(0, 1]" and first["uuid"] == str(ids[0])
+
+
+def test_a_watched_table_tells_how_many_rows_were_done_with():
+    seen = []
+    source = open_table(pa.table({"a": range(10)}))
+    watched = source.watched(seen.append)
+    assert [len(batch) for batch in watched.batches(batch_rows=4)] == [4, 4, 2] == seen
+    list(source.batches())
+    assert len(seen) == 3

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tabmoco.training.display import figures_text, training_display
+from tabmoco.training import display as displays
+from tabmoco.training.display import figures_text, reading_display, training_display
 
 FIGURES = {"loss": 1.5, "moco/positive_similarity": 0.593, "moco/negative_similarity": -0.001}
 
@@ -25,3 +26,25 @@ def test_lines_go_to_standard_error_unless_quiet(capsys, shown):
     out, err = capsys.readouterr()
     assert out == ""
     assert err.splitlines() == (["Reading.", f"step 2 of 2: {figures_text(FIGURES, 10.0)}"] if shown else [])
+
+
+def test_a_long_reading_is_told_again_and_again_and_a_short_one_not_at_all(capsys, monkeypatch):
+    with reading_display(100, shown=True) as advance:
+        advance(60)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(displays, "LINE_SECONDS", 0.0)
+    with reading_display(100, shown=True) as advance:
+        for n_done in (60, 40, 60):
+            advance(n_done)
+    with reading_display(100, shown=False) as advance:
+        advance(60)
+    assert capsys.readouterr().err.splitlines() == [f"read {n} of 100 rows" for n in (60, 100, 60)]
+
+
+def test_a_terminal_shows_a_bar_that_starts_again_with_every_reading(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with reading_display(100, shown=True) as advance:
+        for n_done in (60, 40, 30):
+            advance(n_done)
+    err = capsys.readouterr().err
+    assert "reading" in err and "30/100" in err
