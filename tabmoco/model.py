@@ -341,6 +341,7 @@ class RowModel:
                 "cells": self.cell_space.standard(given, scalings),
                 "both": self.cell_space.both(given, scalings),
                 "traits": self.cell_space.traits(given, scalings),
+                "ranks": self.cell_space.ranks(given),
                 SEARCH_SPACE: normalize(embedding, dim=-1),
             }
             if self.decoder is not None:

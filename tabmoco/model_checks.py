@@ -180,6 +180,8 @@ def check_widths(model: RowModel, reference: Reference) -> None:
     if reference.held_out is not None:
         held_out = reference.held_out
         arrays["held_out/vectors"] = (held_out.vectors, [(len(held_out), widths["cells"])])
+    if reference.rarity is not None:
+        arrays["rarity/surprise"] = (reference.rarity.surprise, [(layout.n_codes, space.n_ranks)])
     for name, (array, allowed) in arrays.items():
         dtype = np.float64 if name.startswith("usual_blame") else np.float32
         if array.shape not in allowed or array.dtype != dtype or not np.isfinite(np.square(array).sum()):
@@ -200,6 +202,7 @@ def check_widths(model: RowModel, reference: Reference) -> None:
         contaminated=model.config.index.contaminated,
         held_out=calibration.held_out,
         decoded=model.decoder is not None,
+        coded=reference.rarity is not None,
     )
     if set(calibration.scales) != set(expected):
         raise ModelFileError(

@@ -52,6 +52,7 @@ from tabmoco.model_checks import (
 from tabmoco.neighbors.anomaly import Calibration, PieceScale
 from tabmoco.neighbors.forest import OutsideForest
 from tabmoco.neighbors.index import RowIndex
+from tabmoco.neighbors.rarity import Rarity
 from tabmoco.neighbors.reference import (
     DISTANCE_SPACES,
     FOREST_VECTORS,
@@ -160,6 +161,8 @@ def _write_reference(reference: Reference, directory: Path) -> None:
         arrays |= {f"{name}_forest/{part}": a for part, a in forest.to_arrays().items()}
     arrays |= {"whitening/mean": reference.whitening.mean, "whitening/matrix": reference.whitening.matrix}
     arrays["expected/error"] = reference.expected_error
+    if reference.rarity is not None:
+        arrays["rarity/surprise"] = reference.rarity.surprise
     arrays |= {f"usual_blame/{piece}": a for piece, a in reference.usual_blame.items()}
     if reference.held_out is not None:
         arrays |= {f"held_out/{part}": a for part, a in reference.held_out.to_arrays().items()}
@@ -245,6 +248,7 @@ def _read_reference(directory: Path, files: set[str]) -> Reference:
         calibration,
         spaces["usual_blame"],
         spaces["expected"]["error"],
+        Rarity(**spaces["rarity"]) if "rarity" in spaces else None,
         RowIndex.from_arrays(spaces["held_out"]) if "held_out" in spaces else None,
     )
     check_reference(reference)

@@ -575,6 +575,7 @@ def test_contributions_add_up_to_the_score(weights, n_rows):
     model = pretrain(LEARNED.head(n_rows), config)
     assert (model.decoder is not None) == ("masked_cells" in weights)
     expected = list(UNFITTED) if n_rows < 500 else [n for n in WEIGHTS if model.decoder or n != "residual"]
+    assert ("rarity" in expected) == (model.reference.rarity is not None)
     assert list(model.reference.calibration.scales) == expected
     bad, _ = plant(FEW)
     for table in (FEW, bad, LEARNED.head(200)):

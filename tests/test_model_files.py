@@ -541,7 +541,7 @@ def edit_arrays(path: Path, change: Callable[[dict[str, np.ndarray]], object]) -
 
 
 def test_the_files_hold_what_the_score_is_made_of(model, directory):
-    reference, pieces = model.reference, ["cells", "whitened", "far", "forest", "residual"]
+    reference, pieces = model.reference, ["cells", "whitened", "far", "forest", "residual", "rarity"]
     arrays = safetensors.numpy.load_file(directory / "index.safetensors")
     np.testing.assert_array_equal(arrays["whitening/matrix"], reference.whitening.matrix)
     np.testing.assert_array_equal(arrays["whitening/mean"], reference.whitening.mean)
@@ -553,8 +553,9 @@ def test_the_files_hold_what_the_score_is_made_of(model, directory):
             np.testing.assert_array_equal(arrays[f"{name}_forest/{part}"], array)
     assert {name.partition("/")[0] for name in arrays} == {
         "cells", "whitened", "direction", "whitening", "expected", "usual_blame", "forest_forest", "residual_forest",
-        "held_out",
+        "held_out", "rarity",
     }  # fmt: skip
+    np.testing.assert_array_equal(arrays["rarity/surprise"], reference.rarity.surprise)
     np.testing.assert_array_equal(arrays["held_out/rows"], reference.held_out.rows)
     assert len(arrays["held_out/vectors"]) == len(reference.calibration.scores)
     calibration = json.loads((directory / "calibration.json").read_text())
@@ -679,7 +680,7 @@ CALIBRATIONS = {
     "no pieces": lambda content: content.update(pieces={}),
     **{
         f"no {piece}": lambda content, piece=piece: content["pieces"].pop(piece)
-        for piece in ("cells", "whitened", "far", "forest", "residual")
+        for piece in ("cells", "whitened", "far", "forest", "residual", "rarity")
     },
     "a piece more": lambda content: content["pieces"].update(other=content["pieces"]["cells"]),
     "a piece without quantiles": lambda content: content["pieces"]["cells"].pop("quantiles"),

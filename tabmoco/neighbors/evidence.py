@@ -80,9 +80,17 @@ class CellSpace:
     def traits(self, cells: CellBatch, scalings: Float[Tensor, "N Sn 2"]) -> Float[Tensor, "N W1"]:
         """What trees split on: numbers in both scalings, codes by their rank, from frequent to rare to unknown, and
         which cells are missing; `trait_owner` says whose each is."""
-        rank = torch.where(cells.code == 0, self.n_codes, cells.code) * ~cells.missing[:, self.code_owner]
         number = scalings * ~cells.missing[:, self.number_owner].unsqueeze(-1)
-        return torch.cat([number[..., 0], number[..., 1], rank.float(), cells.missing.float()], dim=1)
+        return torch.cat([number[..., 0], number[..., 1], self.ranks(cells), cells.missing.float()], dim=1)
+
+    def ranks(self, cells: CellBatch) -> Float[Tensor, "N Sc"]:
+        """Codes by their rank in training, 1 for the most frequent, the highest for unknown; 0 where missing."""
+        return (torch.where(cells.code == 0, self.n_codes, cells.code) * ~cells.missing[:, self.code_owner]).float()
+
+    @property
+    def n_ranks(self) -> int:
+        """Ranks that codes may have, 0 for missing among them."""
+        return 1 + max(self.layout.cardinalities, default=0)
 
     @property
     def trait_owner(self) -> Int64[Tensor, " W1"]:

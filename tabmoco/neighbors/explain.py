@@ -44,7 +44,7 @@ def blame(
 
     For a distance among the cells it is the squared difference from the neighbours, or from the landmarks; in the
     whitened space, what the cell alone could take away of the distance; for a forest, how far the cell's splits move
-    the votes towards outside.
+    the votes towards outside; for rarity, all of it where the rarest level is.
     """
     found = {}
     for name in reference.spaces:
@@ -61,6 +61,8 @@ def blame(
         if name in reference.forests:
             towards = reference.forests[name].contributions(points.vectors[FOREST_VECTORS[name]], evidence.twin)
             found[name] = np.maximum(_by_column(space, towards, owner), 0.0)
+    if reference.rarity is not None:
+        found["rarity"] = _by_column(space, reference.rarity.blame(points.vectors["ranks"]), space.code_owner)
     return found
 
 

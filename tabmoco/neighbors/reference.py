@@ -15,6 +15,7 @@ from tabmoco.neighbors.anomaly import Calibration, PieceScale
 from tabmoco.neighbors.forest import OutsideForest
 from tabmoco.neighbors.index import NO_NEIGHBOUR, RowIndex
 from tabmoco.neighbors.landmarks import Landmarks
+from tabmoco.neighbors.rarity import Rarity
 from tabmoco.neighbors.whitening import Whitening
 
 DISTANCE_SPACES = ("cells", "whitened")
@@ -24,7 +25,7 @@ the cells in both scalings, whitened."""
 FOREST_VECTORS = {"forest": "traits", "residual": "residual"}
 """What the forests split on: the cells' traits, and what the decoder expected instead of the cells."""
 
-WEIGHTS = {"cells": 1.0, "whitened": 1.0, "far": 1.1, "forest": 1.25, "residual": 0.75}
+WEIGHTS = {"cells": 1.0, "whitened": 1.0, "far": 1.1, "forest": 1.25, "residual": 0.75, "rarity": 1.0}
 """Weight of each piece of evidence, one choice for all tables (benchmarks/LOG.md)."""
 
 UNFITTED = ("cells", "far", "forest")
@@ -41,11 +42,11 @@ MAX_MEASURED = 2_000
 """Reference rows, each compared with the others, that calibrate where no rows were kept out of training."""
 
 
-def counted_pieces(*, contaminated: bool, held_out: bool, decoded: bool) -> list[str]:
+def counted_pieces(*, contaminated: bool, held_out: bool, decoded: bool, coded: bool) -> list[str]:
     """Which pieces of evidence count: whether anomalies are among the reference rows, whether rows were kept out of
-    training, and whether a decoder says what it expected instead of the cells."""
+    training, whether a decoder says what it expected instead of the cells, and whether levels were counted."""
     counted = BULK if contaminated else WEIGHTS if held_out else UNFITTED
-    return [name for name in counted if decoded or name != "residual"]
+    return [name for name in counted if {"residual": decoded, "rarity": coded}.get(name, True)]
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,8 @@ class Points:
     """Where `N` rows lie in every space."""
 
     vectors: Mapping[str, Float[np.ndarray, "N _"]]
-    """`cells`, standardised; `both`, the cells in both scalings; `traits` for the forest; `direction` for search; and
-    `residual`, if there is a decoder."""
+    """`cells`, standardised; `both`, the cells in both scalings; `traits` for the forest; `ranks` of codes;
+    `direction` for search; and `residual`, if there is a decoder."""
 
     content: Int64[np.ndarray, " N"]
     """Content hash of each row's cells."""
@@ -118,6 +119,9 @@ class Reference:
     expected_error: Float[np.ndarray, "Sn 2"] = field(default_factory=lambda: np.zeros((0, 2), np.float32))
     """Within which range of the expected value, tempered, nine in ten numbers of reference rows lie."""
 
+    rarity: Rarity | None = None
+    """How rare the levels of codes are, if there are codes and rows that calibrate it."""
+
     held_out: RowIndex | None = None
     """The rows kept out of training, as the cells they are: a later update calibrates on them again."""
 
@@ -133,6 +137,7 @@ class Reference:
         n_neighbors: int,
         ids: pa.Array | None,
         seed: int,
+        n_ranks: int = 1,
         contaminated: bool = False,
         search_index: RowIndex | None = None,
     ) -> Reference:
@@ -149,13 +154,19 @@ class Reference:
             Rows made to lie outside the data, for the forests, and the place of the reference row each was made from.
         ids
             Names of the rows of the search index.
+        n_ranks
+            Ranks that codes may have, 0 for missing among them.
         contaminated
             Whether anomalies are among the rows: then no more than the distance to their bulk counts.
         search_index
             Where similar rows are searched, if that is to hold more rows than `rows`.
         """
+        ranks = points.vectors.get("ranks")
         counted = counted_pieces(
-            contaminated=contaminated, held_out=held_out is not None, decoded="residual" in points.vectors
+            contaminated=contaminated,
+            held_out=held_out is not None,
+            decoded="residual" in points.vectors,
+            coded=ranks is not None and ranks.shape[1] > 0,
         )
         unmeasured = {name: PieceScale.measure(np.empty(0), weight=WEIGHTS[name]) for name in counted}
         measured = np.arange(len(points))
@@ -168,7 +179,9 @@ class Reference:
             if name in counted
         }
         whitening = Whitening.fit(points.vectors["both"])
-        bare = cls({}, whitening, forests, n_neighbors, ids, Calibration(unmeasured, np.empty(0), held_out is not None))
+        rarity = Rarity.fit(ranks, n_ranks) if ranks is not None and "rarity" in counted else None
+        calibration = Calibration(unmeasured, np.empty(0), held_out is not None)
+        bare = cls({}, whitening, forests, n_neighbors, ids, calibration, rarity=rarity)
         spaces = DISTANCE_SPACES if search_index is not None else (*DISTANCE_SPACES, SEARCH_SPACE)
         indexes = {
             name: RowIndex.build(bare.vectors(points, name), rows, content=points.content, seed=seed) for name in spaces
@@ -212,7 +225,7 @@ class Reference:
 
     def evidence(self, points: Points) -> Evidence:
         """Mean distance to the nearest reference rows in each space and to their bulk, and the forests' votes, all
-        apart from one exact twin."""
+        apart from one exact twin; and the surprise of the rarest level."""
         pieces, neighbours = {}, {}
         for name in DISTANCE_SPACES:
             if name != "cells" and name not in self.spaces:
@@ -228,6 +241,8 @@ class Reference:
         pieces["far"] = self.landmarks.distance(points.vectors["cells"], twin)
         for name, forest in self.forests.items():
             pieces[name] = forest.evidence(points.vectors[FOREST_VECTORS[name]], twin)
+        if self.rarity is not None:
+            pieces["rarity"] = self.rarity(points.vectors["ranks"])
         return Evidence(pieces, neighbours, twin)
 
     def differences(

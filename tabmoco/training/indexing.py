@@ -118,6 +118,7 @@ def build_reference(
         n_neighbors=config.n_neighbors,
         ids=ids,
         seed=seed,
+        n_ranks=model.cell_space.n_ranks,
         contaminated=config.contaminated,
         search_index=search_index,
     )

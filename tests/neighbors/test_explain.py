@@ -26,6 +26,10 @@ Decode = Callable[[CellBatch], tuple[torch.Tensor, list[torch.Tensor]]]
 PIECES = ["cells", "whitened", "far", "forest", "residual"]
 
 
+def pieces_of(layout: Layout) -> list[str]:
+    return [*PIECES, "rarity"] if layout.n_codes else PIECES
+
+
 @pytest.fixture(scope="module", autouse=True)
 def small() -> Iterator[None]:
     """Few trees on few rows."""
@@ -120,6 +124,7 @@ def points_of(space: CellSpace, decoder: Decode | None, cells: CellBatch) -> Poi
         "cells": space.standard(cells, scalings),
         "both": space.both(cells, scalings),
         "traits": space.traits(cells, scalings),
+        "ranks": space.ranks(cells).float(),
         SEARCH_SPACE: torch.nn.functional.normalize(space.given(cells, cells.number), dim=-1),
     }
     if decoder is not None:
@@ -133,8 +138,9 @@ def table_of(layout: Layout, known: CellBatch, decoder: Decode | None, *, n_neig
     points, outside_points = points_of(space, decoder, known), points_of(space, decoder, outside)
     rows = np.arange(len(known)) * 10
     reference = Reference.build(  # calibrated on the same rows, each apart from itself, so that all pieces count
-        points, rows, points, outside_points, origin.numpy(), n_neighbors=n_neighbors, ids=None, seed=0
-    )
+        points, rows, points, outside_points, origin.numpy(), n_neighbors=n_neighbors, ids=None, seed=0,
+        n_ranks=space.n_ranks,
+    )  # fmt: skip
     usual = usual_blame(reference, space, points, reference.evidence(points))
     return Table(layout, space, decoder, known, dataclasses.replace(reference, usual_blame=usual))
 
@@ -181,7 +187,7 @@ def test_contributions_are_the_shares_of_the_counted_pieces(table, asked):
         contributions(reference, table.space, points, evidence),
     )
     scales = reference.calibration.scales
-    assert list(found) == list(scales) == PIECES
+    assert list(found) == list(scales) == pieces_of(table.layout)
     for i in range(len(asked)):
         pieces = {name: float(scale(evidence.pieces[name])[i]) for name, scale in scales.items()}
         slow = np.zeros(table.layout.n_columns)
@@ -215,7 +221,7 @@ def test_without_rows_there_is_nothing_to_explain(table, asked):
 def test_usual_blame_is_the_mean_of_reference_rows(table):
     points = table.points(table.known)
     found = blame(table.reference, table.space, points, table.reference.evidence(points))
-    assert list(table.reference.usual_blame) == PIECES
+    assert list(table.reference.usual_blame) == pieces_of(table.layout)
     for name, cells in found.items():
         slow = [sum(cells[:, column]) / len(cells) for column in range(table.layout.n_columns)]
         assert np.allclose(table.reference.usual_blame[name], slow)
@@ -281,6 +287,22 @@ def test_blame_for_a_vote_is_how_far_the_cells_splits_move_it_to_outside(table, 
     assert below_zero > 0
 
 
+def test_blame_for_rarity_lies_with_the_rarest_level(table, asked, any_layout):
+    points, rarity = table.points(asked), table.reference.rarity
+    found = blame(table.reference, table.space, points, table.reference.evidence(points))
+    assert (rarity is not None) == bool(any_layout.n_codes) == ("rarity" in found)
+    if rarity is None:
+        return
+    for row, ranks in enumerate(points.vectors["ranks"].astype(int)):
+        surprise = [rarity.surprise[slot, rank] for slot, rank in enumerate(ranks)]
+        slow = np.zeros(any_layout.n_columns)
+        for slot, value in enumerate(surprise):
+            if value == max(surprise):
+                slow[any_layout.code_owner[slot]] += value
+        assert np.allclose(found["rarity"][row], slow)
+    assert found["rarity"].any()
+
+
 def test_a_neighbour_that_is_not_there_bears_no_blame(layout, draw_cells):
     pair = table_of(layout, draw_cells(layout, 2, missing=0.0), None)
     asked = pair.points(pair.known[1:])
@@ -303,7 +325,8 @@ def test_without_a_decoder_nothing_is_blamed_for_a_residual(layout, draw_cells):
     table = table_of(layout, draw_cells(layout, 40), None)
     points = table.points(draw_cells(layout, 5, seed=1))
     evidence = table.reference.evidence(points)
-    assert list(blame(table.reference, table.space, points, evidence)) == PIECES[:-1]
+    expected = [name for name in pieces_of(layout) if name != "residual"]
+    assert list(blame(table.reference, table.space, points, evidence)) == expected
     divided = contributions(table.reference, table.space, points, evidence)
     assert np.allclose(divided.sum(1), table.reference.calibration.score(evidence.pieces))
 

@@ -41,6 +41,10 @@ def points(n_rows: int, *, seed: int, away: float = 0.0) -> Points:
     return Points(vectors, random.integers(0, 2**62, n_rows))
 
 
+def coded(points: Points, ranks: np.ndarray) -> Points:
+    return Points({**points.vectors, "ranks": ranks}, points.content)
+
+
 def without(points: Points, *names: str) -> Points:
     return Points({name: v for name, v in points.vectors.items() if name not in names}, points.content)
 
@@ -180,7 +184,7 @@ def test_scales_are_measured_on_at_most_so_many_reference_rows(monkeypatch):
 
 
 def test_every_piece_has_a_weight():
-    assert set(WEIGHTS) == {*DISTANCE_SPACES, "far", *FOREST_VECTORS} == set(PIECES)
+    assert set(WEIGHTS) == {*DISTANCE_SPACES, "far", *FOREST_VECTORS, "rarity"} == {*PIECES, "rarity"}
     assert set(UNFITTED) < set(WEIGHTS)
 
 
@@ -195,6 +199,21 @@ def test_anomalies_of_one_kind_among_the_reference_rows_hide_from_their_neighbou
     assert not told.forests
     untold = build_of(polluted, held_out=held_out)
     assert (untold.evidence(clump).pieces["cells"] < told.evidence(clump).pieces["far"] / 2).all()
+
+
+def test_rare_levels_count_where_there_are_codes_and_rows_that_calibrate_them():
+    ranks = np.repeat([[1.0, 1.0], [1.0, 2.0], [2.0, 1.0]], [50, 9, 1], axis=0).astype(np.float32)
+    known, held_out = coded(points(60, seed=0), ranks), coded(points(20, seed=9), ranks[40:])
+    reference = build_of(known, held_out=held_out, n_ranks=8)
+    assert_calibrated_on(reference, held_out)
+    asked = coded(points(3, seed=1), np.array([[1, 1], [2, 1], [1, 7]], dtype=np.float32))
+    common, rare, unseen = reference.evidence(asked).pieces["rarity"]
+    assert (common, rare, unseen) == pytest.approx((0.0, -np.log(2 / 61), -np.log(1 / 61)))
+    assert np.array_equal(reference.evidence(asked).pieces["cells"], build_of(
+        points(60, seed=0), held_out=points(20, seed=9)).evidence(points(3, seed=1)).pieces["cells"])  # fmt: skip
+    for other in (build_of(known), build_of(known, held_out=held_out, contaminated=True)):
+        assert other.rarity is None and "rarity" not in other.evidence(asked).pieces
+    assert build_of(coded(points(60, seed=0), ranks[:, :0]), held_out=held_out).rarity is None
 
 
 def test_without_a_decoder_there_is_no_residual():
