@@ -1,6 +1,7 @@
 """Rows a second that pretraining takes in, tabmoco's and that of other libraries, on the same columns of numbers.
 
-Each library's own trainer runs, on one thread; what it does before its first step is not counted.
+Each library's own trainer runs, on one thread; what it does before its first step is not counted. ts3l is driven here,
+others by `benchmarks.speed_libraries`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import pyarrow as pa
 from torch import nn
 
 from benchmarks import few_label_ts3l
+from benchmarks.speed_libraries import BATCH_ROWS, LIBRARIES, LIKE, USUAL, rate
 from benchmarks.speed_stages import STAGES, Prepared, stages
 from tabmoco.config import PretrainConfig
 from tabmoco.tables.source import open_table
@@ -26,18 +28,24 @@ LIKE_TS3L = (
 )  # fmt: skip
 """Settings with which tabmoco's network is like that of ts3l: four hidden layers over the bare numbers, and a head."""
 
-RIVALS = {"ts3l SCARF": ("SCARF", 8), "ts3l VIME": ("VIME", 1)}
+TS3L = {"ts3l SCARF": ("SCARF", 8), "ts3l VIME": ("VIME", 1)}
 """Name of the method, and the share of steps that it is given, one in so many: a step of ts3l's SCARF takes seconds."""
 
-TARGETS = {"ts3l SCARF": 100.0}
+RIVALS = (*TS3L, *(name + size for name in LIBRARIES for size in (LIKE, USUAL)))
+
+TARGETS = {
+    "ts3l SCARF": 100.0,
+    f"pytorch-widedeep contrastive{LIKE}": 5.0,
+    f"pytorch-tabnet TabNet{LIKE}": 3.0,
+}
 """How many times as fast tabmoco of equal size should be."""
 
 OWN = "tabmoco, by default"
 OWN_LIKE = "tabmoco, of that size"
 
 
-def installed() -> bool:
-    return importlib.util.find_spec("ts3l") is not None
+def installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
 
 
 def rates(table: pa.Table, config: PretrainConfig, *, n_steps: int) -> dict[str, dict[str, float]]:
@@ -45,9 +53,12 @@ def rates(table: pa.Table, config: PretrainConfig, *, n_steps: int) -> dict[str,
     found = {}
     for name, own in {OWN: config, OWN_LIKE: config.override(LIKE_TS3L)}.items():
         found[name] = _tabmoco(table, own, n_steps)
-    for name, (method, every) in RIVALS.items():
-        if installed():
+    for name, (method, every) in TS3L.items():
+        if installed("ts3l"):
             found[name] = _ts3l(method, table, max(1, n_steps // every))
+    for name, (package, _) in LIBRARIES.items():
+        for size in (LIKE, USUAL) if installed(package) else ():
+            found[name + size] = rate(name, size, table.slice(0, n_steps * BATCH_ROWS))
     return found
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from benchmarks import few_label_ts3l, speed, speed_rivals, speed_scoring
+from benchmarks import few_label_ts3l, speed, speed_libraries, speed_rivals, speed_scoring
 from benchmarks.speed_stages import FLOOR, LOOKED, READ, STAGES, Prepared, stages
 from tabmoco.config import PretrainConfig
 from tabmoco.tables.source import open_table
@@ -26,7 +26,7 @@ def prepared() -> Prepared:
 
 
 def test_all_are_measured_and_told(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(speed_rivals, "installed", lambda: False)
+    monkeypatch.setattr(speed_rivals, "installed", lambda package: False)
     monkeypatch.setattr(speed, "start_up", lambda repeats: {"help": 0.2, "torch": 1.0, "share": 0.2})
     assert speed.main([*SMALL_RUN, "--out", str(tmp_path / "speed")]) == 0
     results = json.loads((tmp_path / "speed.json").read_text())
@@ -44,7 +44,7 @@ def test_all_are_measured_and_told(tmp_path, capsys, monkeypatch):
     assert all(rate > 0 for rate in results["scoring"].values())
     page = (tmp_path / "speed.md").read_text()
     assert page.strip() == capsys.readouterr().out.strip()
-    assert "Not installed, so not measured: ts3l SCARF, ts3l VIME." in page
+    assert "Not installed, so not measured: ts3l SCARF, ts3l VIME, pytorch-tabnet TabNet, of that size" in page
     assert all(f"## {title}" in page for title in ("Training", "Embedding", "Encoding", "Scoring", "Beside other"))
 
 
@@ -52,7 +52,7 @@ def test_rivals_are_driven_by_their_own_trainers(monkeypatch):
     pytest.importorskip("ts3l", reason="ts3l is not installed")
     monkeypatch.setattr(few_label_ts3l, "BATCH_ROWS", 16)
     found = speed_rivals.rates(speed.made_table(300, 3), PretrainConfig().override(SMALL), n_steps=2)
-    assert list(found) == [speed_rivals.OWN, speed_rivals.OWN_LIKE, *speed_rivals.RIVALS]
+    assert list(found)[:4] == [speed_rivals.OWN, speed_rivals.OWN_LIKE, *speed_rivals.TS3L]
     assert all(one["rows_per_second"] > 0 and one["parameters"] > 0 for one in found.values())
 
 
@@ -107,3 +107,13 @@ def test_an_unknown_part_is_refused(capsys):
     with pytest.raises(SystemExit):
         speed.main(["--only", "training,flying"])
     assert "got flying" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", speed_libraries.LIBRARIES)
+def test_a_library_pretrains_a_network_of_tabmocos_size(name):
+    pytest.importorskip(speed_libraries.LIBRARIES[name][0], reason=f"{name} is not installed")
+    table = speed.made_table(600, 30)
+    own = speed_rivals.rates(table, PretrainConfig(), n_steps=1)[speed_rivals.OWN_LIKE]["parameters"]
+    found = speed_libraries.rate(name, speed_libraries.LIKE, table)
+    assert found["rows_per_second"] > 0
+    assert found["parameters"] == pytest.approx(own, rel=0.2)
