@@ -11,11 +11,15 @@ import sys
 from pathlib import Path
 
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 from tabmoco.model import RowModel
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
+
+GOLDEN = Path(__file__).parent / "golden"
+"""A small model that is kept for ever, its rows and what it says of them."""
 
 
 @pytest.fixture(autouse=True)
@@ -103,6 +107,42 @@ def test_similar_in_duckdb(examples):
     assert heading.split()[0] == "row_id" and first.split()[0] == "0" and first.split()[-1].startswith("1.0")
     similarity = [float(line.split()[-1]) for line in others]
     assert len(others) == 5 and similarity == sorted(similarity, reverse=True)
+
+
+def test_scores_in_dask(examples, golden_parts):
+    pytest.importorskip("dask.dataframe", reason="dask is not installed")
+    assert "40 rows in " in run(examples / "scores_in_dask.py", GOLDEN / "model", golden_parts, examples / "out")
+    assert_golden(examples / "out")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_scores_in_spark(examples, golden_parts, monkeypatch):
+    pytest.importorskip("pyspark", reason="pyspark is not installed")
+    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        pytest.skip("there is no Java, which Spark needs")
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    assert "40 rows, " in run(examples / "scores_in_spark.py", GOLDEN / "model", golden_parts, examples / "out")
+    assert_golden(examples / "out")
+
+
+@pytest.fixture
+def golden_parts(tmp_path) -> Path:
+    """The rows of the golden model in two files."""
+    rows, folder = pq.read_table(GOLDEN / "rows.parquet"), tmp_path / "parts"
+    folder.mkdir()
+    for number, first in enumerate(range(0, rows.num_rows, 25)):
+        pq.write_table(rows.slice(first, 25), folder / f"{number}.parquet")
+    return folder
+
+
+def assert_golden(out: Path) -> None:
+    """Each row has the score that it had when the golden model was made."""
+    rows, scores = pq.read_table(GOLDEN / "rows.parquet"), pq.read_table(GOLDEN / "expected.parquet")
+    expected = dict(zip(rows["parcel"].to_pylist(), scores["anomaly_score"].to_pylist(), strict=True))
+    found = pd.read_parquet(out)
+    assert dict(zip(found["parcel"], found["anomaly_score"], strict=True)) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.timeout(300)
