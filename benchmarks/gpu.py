@@ -87,8 +87,7 @@ def repeats_per_second(run: Callable[[], object], device: torch.device, seconds:
     """How often it runs a second, in about so many seconds, once it is warm."""
     for _ in range(3):
         run()
-    once, n_times = _seconds(run, device, 1), 1
-    n_times = max(1, round(seconds / max(once, 1e-6)))
+    n_times = max(1, round(seconds / max(_seconds(run, device, 1), 1e-6)))
     return n_times / _seconds(run, device, n_times)
 
 
@@ -109,6 +108,8 @@ def wait(device: torch.device) -> None:
 
 def rates(size: str, batch_size: int, device: torch.device, seconds: float) -> dict[str, Any]:
     """Rows and operations a second of an encoder in training, and rows a second of embedding."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
     config = PretrainConfig().override([*SIZES[size], f"optimize.batch_size={batch_size}"])
     source = open_table(made_table(N_BATCHES_IN_TABLE * batch_size, N_COLUMNS))
     prepared = Prepared.of(source, config, device)

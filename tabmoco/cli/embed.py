@@ -9,7 +9,7 @@ import typer
 
 from tabmoco.cli import console
 from tabmoco.cli.app import command
-from tabmoco.cli.engine import Address, Engine, RowsOut, Workers, check_place, chosen, send_by_ray
+from tabmoco.cli.engine import ROWS_OUT, Address, Engine, Workers, check_place, chosen, send_by_ray
 from tabmoco.cli.options import Data, Device, IdColumn, Json, ModelFolder, Overwrite, Quiet
 from tabmoco.cli.rows import load_model, open_for, print_sent, send
 
@@ -20,7 +20,7 @@ LABEL = "Embedding"
 def embed(
     model: ModelFolder,
     data: Data,
-    out: Annotated[str, typer.Option(metavar="FILE", help=RowsOut)],
+    out: Annotated[str, typer.Option(metavar="FILE", help=ROWS_OUT)],
     id_column: IdColumn = None,
     device: Device = None,
     engine: Engine = "local",

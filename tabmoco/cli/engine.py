@@ -32,7 +32,7 @@ Address = Annotated[
 Workers = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Ray workers at most; by default one per GPU, or else per CPU.")
 ]
-RowsOut = "Result: .parquet, .csv, .arrow or .feather; with --engine ray a folder or URL for Parquet files."
+ROWS_OUT = "Result: .parquet, .csv, .arrow or .feather; with --engine ray a folder or URL for Parquet files."
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import typer
 
 from tabmoco.cli import console
 from tabmoco.cli.app import command
-from tabmoco.cli.engine import Address, Engine, Workers, chosen
+from tabmoco.cli.engine import Address, Engine, chosen
 from tabmoco.cli.options import (
     Columns,
     ConfigFile,
@@ -78,7 +78,12 @@ def pretrain(
     ] = None,
     engine: Engine = "local",
     address: Address = None,
-    workers: Workers = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Ray workers that train together; by default one per GPU, or else per machine."
+        ),
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint of an interrupted run.")] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an existing model; without --resume, a checkpoint as well.")

@@ -9,7 +9,7 @@ import typer
 
 from tabmoco.cli import console
 from tabmoco.cli.app import command
-from tabmoco.cli.engine import Address, Engine, RowsOut, Workers, check_place, chosen, send_by_ray
+from tabmoco.cli.engine import ROWS_OUT, Address, Engine, Workers, check_place, chosen, send_by_ray
 from tabmoco.cli.options import Data, Device, IdColumn, Json, ModelFolder, Overwrite, Quiet
 from tabmoco.cli.rows import load_model, open_for, print_sent, send, wants_rows
 from tabmoco.errors import ConfigError
@@ -24,7 +24,7 @@ LABEL = "Scoring"
 def score(
     model: ModelFolder,
     data: Data,
-    out: Annotated[str | None, typer.Option(metavar="FILE", help=RowsOut)] = None,
+    out: Annotated[str | None, typer.Option(metavar="FILE", help=ROWS_OUT)] = None,
     fpr: Annotated[
         float | None, typer.Option(min=0, max=1, metavar="SHARE", help="Share of normal rows that may be flagged.")
     ] = None,

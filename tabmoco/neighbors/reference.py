@@ -135,9 +135,9 @@ class Reference:
         origin: Int64[np.ndarray, " m"],
         *,
         n_neighbors: int,
+        n_ranks: int,
         ids: pa.Array | None,
         seed: int,
-        n_ranks: int = 1,
         contaminated: bool = False,
         search_index: RowIndex | None = None,
     ) -> Reference:
@@ -152,10 +152,10 @@ class Reference:
             others.
         outside, origin
             Rows made to lie outside the data, for the forests, and the place of the reference row each was made from.
-        ids
-            Names of the rows of the search index.
         n_ranks
             Ranks that codes may have, 0 for missing among them.
+        ids
+            Names of the rows of the search index.
         contaminated
             Whether anomalies are among the rows: then no more than the distance to their bulk counts.
         search_index

@@ -166,7 +166,7 @@ def _own_errors(ray: Any) -> Iterator[None]:
 
 
 def spelled(error: Exception) -> str:
-    """An error as text, for Ray keeps of those of workers no more than their tracebacks."""
+    """An error as text: of a worker's error Ray keeps no more than the traceback."""
     return json.dumps([type(error).__name__, str(error)])
 
 

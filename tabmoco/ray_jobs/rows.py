@@ -12,22 +12,24 @@ store for nothing. Workers read and write the storage themselves.
 from __future__ import annotations
 
 import json
+import os
 import re
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Any, Literal, Protocol
+from pathlib import Path, PurePath
+from typing import Any, Literal
 
 import pyarrow as pa
+from pyarrow import fs
 
 from tabmoco.errors import TableError, TabmocoError
 from tabmoco.model import BATCH_ROWS, RowModel
 from tabmoco.ray_jobs.cluster import ClusterError, connected, count, hush, machines, read, spelled
 from tabmoco.ray_jobs.folder import Part, PartFolder, check_folder, making
-from tabmoco.tables.files import find_files
+from tabmoco.tables.files import find_files, resolve
 from tabmoco.tables.glimpse import Strangest
 from tabmoco.tables.notices import TabmocoWarning, warn
 from tabmoco.tables.pieces import Extent, Piece, cut
@@ -39,16 +41,6 @@ PIECE_ROWS = 65_536
 
 WAITING = 2
 """Pieces that a worker has been given: the one it works on, and the next."""
-
-
-class Task(Protocol):
-    """What becomes of rows; travels to the workers."""
-
-    def schema(self, model: RowModel, source: TableSource) -> pa.Schema:
-        """Columns of the result."""
-
-    def batches(self, model: RowModel, source: TableSource) -> Iterator[pa.RecordBatch]:
-        """The result."""
 
 
 @dataclass(frozen=True)
@@ -174,9 +166,11 @@ def run(
 
 def check_inputs(out: str, data: list[str]) -> None:
     """Refuse an output that holds one of the files that are read."""
-    place = Path(out).resolve()
+    filesystem, target = resolve(out)
+    real = os.path.realpath if isinstance(filesystem, fs.LocalFileSystem) else os.path.normpath
     for file in find_files(data):
-        if "://" not in out and place in Path(file.path).parents:
+        places = (real(os.path.dirname(file.path)), real(file.path))
+        if file.filesystem == filesystem and any(PurePath(place).is_relative_to(real(target)) for place in places):
             raise TableError(f"--out must not hold one of the files that are read, but {file.label} lies in {out}.")
 
 

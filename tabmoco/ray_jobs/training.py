@@ -107,7 +107,7 @@ def pretrain_on_ray(
             f"all machines of the cluster must see the same {directory.parent}, but the model is not in {directory} "
             "here; choose a folder that they share."
         )
-    return RowModel.load(directory, device=config.device)
+    return RowModel.load(directory, device="cpu" if config.device == "cpu" else "auto")  # no GPU need be here
 
 
 def _attempts(ray: Any, job: dict[str, Any], config: PretrainConfig, workers: int | None) -> None:
@@ -177,11 +177,15 @@ def _plan(ray: Any, config: PretrainConfig, workers: int | None, *, fewer: bool)
         )
     n_workers = min(wanted, most)
     batch, outside = config.optimize.batch_size, round(config.corruption.outside_rows * config.optimize.batch_size)
-    while fewer and (batch % n_workers or outside % n_workers):  # shares must be equal
+    while (fewer or workers is None) and (batch % n_workers or outside % n_workers):  # shares must be equal
         n_workers -= 1
-    smallest = min(int(node["Resources"]["CPU"]) for node in nodes)
-    per_machine = -(-n_workers // len(nodes))
-    return {"n_workers": n_workers, "n_cpus": max(1, smallest // per_machine), "on_gpu": bool(n_gpus)}
+    even = -(-n_workers // len(nodes))
+    shares = [  # GPUs may be on few machines, and then all their workers are
+        int(node["Resources"]["CPU"]) // (min(n_workers, int(node["Resources"]["GPU"])) if n_gpus else even)
+        for node in nodes
+        if not n_gpus or node["Resources"].get("GPU", 0) >= 1
+    ]
+    return {"n_workers": n_workers, "n_cpus": max(1, min(shares)), "on_gpu": bool(n_gpus)}
 
 
 @contextmanager
@@ -209,7 +213,7 @@ def _failing(failed: Path) -> Iterator[None]:
     except LostRankError:
         raise
     except Exception as error:
-        with suppress(FileExistsError), failed.open("x", encoding="utf-8") as file:
+        with suppress(OSError), failed.open("x", encoding="utf-8") as file:  # one is noted: the first
             file.write(spelled(error))
         raise
 
@@ -234,11 +238,11 @@ def _heard(said: Path, *, shown: bool) -> Iterator[None]:
         place, listening = 0, True
         while listening:
             listening = not over.wait(LISTEN_SECONDS)
-            with suppress(OSError), said.open(encoding="utf-8") as file:
+            with suppress(OSError), said.open("rb") as file:
                 file.seek(place)
-                told = file.read()
-                place = file.tell()
-                sys.stderr.write(told)
+                told, end, _ = file.read().rpartition(b"\n")
+                place += len(told + end)
+                sys.stderr.write((told + end).decode(errors="replace"))
                 sys.stderr.flush()
 
     listener = threading.Thread(target=listen, name="tabmoco-listener", daemon=True)

@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any
 
@@ -164,8 +165,12 @@ def infer_schema(source: TableSource, config: DataConfig | None = None) -> Schem
     with ThreadPoolExecutor(pa.cpu_count()) as threads:
         for batch in source.batches():
             n_rows += len(batch)
-            cells = map(batch.table.column, profiles)
-            list(threads.map(lambda profile, column: profile.update(column), profiles.values(), cells))
+            updates = [
+                threads.submit(copy_context().run, profile.update, batch.table.column(name))  # `untold` holds there too
+                for name, profile in profiles.items()
+            ]
+            for update in updates:
+                update.result()
     if n_rows < 2:
         found = "one" if n_rows else "none"
         raise TableError(f"{source.name} must have two rows or more to learn from, found {found}; pass a longer table.")

@@ -116,9 +116,9 @@ def build_reference(
         outside,
         origin,
         n_neighbors=config.n_neighbors,
+        n_ranks=model.cell_space.n_ranks,
         ids=ids,
         seed=seed,
-        n_ranks=model.cell_space.n_ranks,
         contaminated=config.contaminated,
         search_index=search_index,
     )

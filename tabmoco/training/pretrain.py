@@ -348,8 +348,6 @@ def _record(
         "metrics": copy.deepcopy(run.metrics),
         "versions": {
             "python": platform.python_version(),
-            **{
-                name: version_of(name) for name in ("tabmoco", "torch", "numpy", "pyarrow", "faiss-cpu", "scikit-learn")
-            },
+            **{name: version_of(name) for name in RECORDED},
         },
     }

@@ -61,7 +61,7 @@ def outside_of(known: Points) -> tuple[Points, np.ndarray]:
 def build_of(known: Points, *, held_out: Points | None = None, n_neighbors: int = 2, **names: object) -> Reference:
     """Row `10 i` is the `i`-th of the known ones."""
     outside, origin = outside_of(known)
-    names = {"ids": None, "seed": 0, **names}
+    names = {"ids": None, "seed": 0, "n_ranks": 1, **names}
     rows = np.arange(len(known)) * 10
     return Reference.build(known, rows, held_out, outside, origin, n_neighbors=n_neighbors, **names)
 
@@ -287,7 +287,7 @@ def test_similar_rows_may_be_searched_among_more_than_are_compared_with():
     known = every[::3]
     outside, origin = outside_of(known)
     reference = Reference.build(
-        known, rows[::3], None, outside, origin, n_neighbors=2, ids=ids, seed=0, search_index=search_index
+        known, rows[::3], None, outside, origin, n_neighbors=2, n_ranks=1, ids=ids, seed=0, search_index=search_index
     )
     assert len(reference) == 90
     assert np.array_equal(reference.rows, rows)

@@ -21,7 +21,7 @@ from tabmoco.model import BATCH_ROWS
 from tabmoco.ray_jobs import rows
 from tabmoco.ray_jobs.cluster import ClusterError
 from tabmoco.ray_jobs.folder import SUCCESS
-from tabmoco.ray_jobs.rows import Embed, RowWorker, Score, run
+from tabmoco.ray_jobs.rows import Embed, RowWorker, Score, check_inputs, run
 from tabmoco.tables.notices import TabmocoWarning
 from tabmoco.tables.source import open_table
 
@@ -186,3 +186,14 @@ def test_other_files_are_never_replaced(job, tmp_path):
 def test_a_place_without_a_folder_is_refused(job, tmp_path):
     with pytest.raises(TableError, match="there is no folder .*; create it first"):
         job(Embed(), out=tmp_path / "none" / "out")
+
+
+@pytest.mark.parametrize(("out", "refused"), [("bucket/t", True), ("bucket/t/", True), ("bucket", True), ("b", False)])
+def test_an_output_that_holds_the_input_is_refused_on_object_storage_too(table, out, refused):
+    store = fsspec.filesystem("memory")
+    store.put_file(str(table / "0.parquet"), "/bucket/t/part-0.parquet")
+    try:
+        with pytest.raises(TableError, match="must not hold one of the files") if refused else nullcontext():
+            check_inputs(f"memory://{out}", ["memory://bucket/t"])
+    finally:
+        store.rm("/bucket", recursive=True)
