@@ -294,7 +294,11 @@ UNFIT: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("settings", UNFIT.values(), ids=UNFIT)
 @pytest.mark.parametrize("keep_values", [True, False])
-def test_an_error_quotes_the_cell_that_must_be_corrected_only_where_values_are_kept(table, settings, keep_values):
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_an_error_quotes_the_cell_that_must_be_corrected_only_where_values_are_kept(
+    table, settings, keep_values, n_threads, monkeypatch
+):
+    monkeypatch.setattr("tabmoco.tables.schema.pa.cpu_count", lambda: n_threads)
     data = DataConfig(keep_values=keep_values, exclude=("note",), **settings)
     with pytest.raises(TabmocoError) as raised:
         pretrain(table, dataclasses.replace(KEPT, data=data))

@@ -162,15 +162,11 @@ def infer_schema(source: TableSource, config: DataConfig | None = None) -> Schem
         if not (config.kinds.get(name) == "dropped" and not is_scalar(arrow_type))
     }
     n_rows = 0
-    with ThreadPoolExecutor(pa.cpu_count()) as threads:
+    with ThreadPoolExecutor(pa.cpu_count()) as pool:
+        threads = pool if pa.cpu_count() > 1 else None  # a thread has memory of its own, even if it is the only one
         for batch in source.batches():
             n_rows += len(batch)
-            updates = [
-                threads.submit(copy_context().run, profile.update, batch.table.column(name))  # `untold` holds there too
-                for name, profile in profiles.items()
-            ]
-            for update in updates:
-                update.result()
+            _update(profiles, batch.table, threads)
     if n_rows < 2:
         found = "one" if n_rows else "none"
         raise TableError(f"{source.name} must have two rows or more to learn from, found {found}; pass a longer table.")
@@ -191,6 +187,20 @@ def infer_schema(source: TableSource, config: DataConfig | None = None) -> Schem
         sentence = f"Columns without a single value are left out: {list_names(empty)}."
         warn(sentence)
     return schema
+
+
+def _update(profiles: Mapping[str, Profile], cells: pa.RecordBatch, threads: ThreadPoolExecutor | None) -> None:
+    """Tell every profile the cells of its column; side by side, if there are threads."""
+    if threads is None:
+        for name, profile in profiles.items():
+            profile.update(cells.column(name))
+        return
+    # Whether cells may be told is a context variable, which threads do not have by themselves.
+    updates = [
+        threads.submit(copy_context().run, profile.update, cells.column(name)) for name, profile in profiles.items()
+    ]
+    for update in updates:
+        update.result()
 
 
 def _check_facts(column: Column) -> None:

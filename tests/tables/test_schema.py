@@ -205,6 +205,15 @@ def test_too_little_to_learn_from():
         schema_of({"a": [1, 1]})
 
 
+def test_columns_are_the_same_side_by_side(monkeypatch):
+    table = {"number": SHUFFLED * 1.5, "word": CODES, "text": SENTENCES, "beside": SHUFFLED % 7}
+    found = []
+    for n_threads in (1, 2, 8):
+        monkeypatch.setattr("tabmoco.tables.schema.pa.cpu_count", lambda n=n_threads: n)
+        found.append(schema_of(table))
+    assert found[0] == found[1] == found[2]
+
+
 @given(st.integers(0, 3_000), st.integers(1, 50))
 def test_distinct_values_are_counted_exactly_when_few(n_values, n_batches):
     counter = DistinctCounter()
