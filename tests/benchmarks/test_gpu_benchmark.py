@@ -16,6 +16,7 @@ from tabmoco.tables.source import open_table
 CPU = torch.device("cpu")
 
 
+@pytest.mark.slow
 def test_the_cpu_computes_what_it_computes(monkeypatch, small_forests):
     monkeypatch.setattr(gpu_checks, "N_STEPS", 2)
     monkeypatch.setattr(gpu_checks, "N_ROWS", 300)
@@ -39,7 +40,12 @@ def test_a_device_that_computes_otherwise_is_found_out(monkeypatch):
 
 def test_operations_are_those_of_the_matrix_products():
     config = PretrainConfig().override(
-        ["objective.weights={masked_cells = 1.0}", "optimize.batch_size=16", "encoder.number_embedding=linear"]
+        [
+            "objective.weights={masked_cells = 1.0}",
+            "optimize.batch_size=16",
+            "objective.queue_size=16",
+            "encoder.number_embedding=linear",
+        ]
     )
     prepared = Prepared.of(open_table(gpu.made_table(64, 3)), config, CPU)
     encoder = prepared.pretext.encoder
