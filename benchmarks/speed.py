@@ -6,7 +6,8 @@
 - Embedding: from a Parquet file to a Parquet file, against the encoder alone on encoded rows.
 - Encoding: schema and preprocessing of a Parquet file, against pyarrow's reading and standardising its numbers.
 - Anomaly scores, beside scikit-learn's and PyOD's detectors that know the same rows.
-- Pretraining rows a second beside ts3l's SCARF and VIME, where ts3l is installed (extra `benchmarks`).
+- Pretraining rows a second beside ts3l's SCARF and VIME, where ts3l is installed (extra `benchmarks`), and beside the
+  libraries of `benchmarks.speed_libraries`, which says how to install them.
 - Start-up: `tabmoco --help` against `import torch`.
 
 All are told in CPU time of one thread, so that other work on the machine disturbs little, and every figure is the

@@ -2,6 +2,14 @@
 
 Each library's own trainer runs, once with its usual network and once with one as large as tabmoco's, for one pass over
 the rows and for three; what the two passes more take is their speed, so that building and first steps do not count.
+
+They ask for older packages than tabmoco's other benchmarks, so they need an environment of their own, with tabmoco in
+it:
+
+    pip install torch==2.13.0
+    pip install "numpy<2" "pyarrow<20" "transformers<4.50" pytorch-tabnet pytorch-tabular pytorch-widedeep ts3l .
+
+pytorch-widedeep imports torchvision, which must be built for the same device as torch.
 """
 
 from __future__ import annotations

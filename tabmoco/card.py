@@ -120,6 +120,8 @@ def _stored(model: RowModel, *, has_queue: bool) -> list[str]:
             f"{'categories' if config.data.keep_values else 'hashes of categories'} can be read back, with forests "
             f"that split between their values (index.safetensors){_ids(model)}",
         ]
+        if reference.rarity is not None:
+            lines += ["How frequent each category is among these (index.safetensors)."]
         if reference.held_out is not None:
             lines += [
                 f"The {len(reference.held_out):,} rows kept out of training as encoded cells, for later updates to "

@@ -8,7 +8,7 @@
 | preprocessor.safetensors | its arrays: quantiles and text statistics |
 | encoder.safetensors | the encoder |
 | objectives.safetensors | heads, target, queue, bank and centre |
-| index.safetensors | reference rows in every space, rows kept out of training, whitening, forests, blame and errors |
+| index.safetensors | reference rows in every space, rows kept out, whitening, forests, rarity, blame and errors |
 | ids.arrow | their names, if the table has an id column |
 | calibration.json | the scales and weights of the evidence and the calibration scores |
 | record.json | how the model came to be |

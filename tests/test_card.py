@@ -123,6 +123,7 @@ def test_the_figures_of_the_card_are_those_of_the_record(model, card):
 def test_the_card_says_what_is_stored_of_the_data(model, card, tmp_path):
     stored = card.partition("## What is stored of the data")[2].partition("##")[0]
     assert "468 reference rows" in stored and "can be read back" in stored
+    assert ("How frequent each category is" in stored) == (model.reference.rarity is not None)
     model.save(tmp_path / "model")
     named = set(re.findall(r"[\w.]+\.(?:json|safetensors|arrow)", stored))
     assert named == {

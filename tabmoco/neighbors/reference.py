@@ -1,4 +1,5 @@
-"""The rows that new rows are compared with: one index per space, the forests, the calibration, and the rows' names."""
+"""The rows that new rows are compared with: one index per space, the forests, how rare levels are, the
+calibration, and the rows' names."""
 
 from __future__ import annotations
 
