@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from tabmoco.imputation.imputer import Imputer
 from tabmoco.neighbors.anomaly import false_discoveries_below
 from tabmoco.neighbors.evidence import CellSpace
 from tabmoco.neighbors.explain import contributions
+from tabmoco.neighbors.known_times import KnownTimes
 from tabmoco.neighbors.reference import SEARCH_SPACE, Points, Reference
 from tabmoco.nn.encoder import RowEncoder
 from tabmoco.nn.heads import CellDecoder
@@ -271,7 +273,7 @@ class RowModel:
                 f"{n_calibration:,}: no row can be flagged; use an fpr of at least 1/{n_calibration + 1}."
             )
         for batch, cells in self._batches(source, batch_rows):
-            points = self.points(cells)
+            points = self.scored_points(cells)
             evidence = reference.evidence(points)
             score = reference.calibration.score(evidence.pieces)
             p_value = reference.calibration.p_value(score)
@@ -281,7 +283,7 @@ class RowModel:
                 told = np.arange(len(score)) if explain == "all" else np.flatnonzero(p_value <= max(fpr, EXPLAINED_P))
                 share = contributions(reference, self.cell_space, points[told], evidence[told])
                 strange = self.expectation.strange_cells(
-                    batch, cells, told, share, reference.expected_error, top_cells=top_cells
+                    batch, self.known_times(cells), told, share, reference.expected_error, top_cells=top_cells
                 )
                 place = np.full(len(score), -1)
                 place[told] = np.arange(len(told))
@@ -325,9 +327,19 @@ class RowModel:
         source, reference = self._open(table), self._reference()
         parts = [np.zeros((0, self.preprocessor.layout.n_columns))]
         for _, cells in self._batches(source, BATCH_ROWS):
-            points = self.points(cells)
+            points = self.scored_points(cells)
             parts.append(contributions(reference, self.cell_space, points, reference.evidence(points)))
         return np.concatenate(parts)
+
+    def scored_points(self, cells: CellBatch) -> Points:
+        """The rows as points as scoring sees them, where the first rows after the reference rows are not late."""
+        return dataclasses.replace(self.points(self.known_times(cells)), content=cells.content_hash().numpy())
+
+    @cached_property
+    def known_times(self) -> KnownTimes:
+        """What scoring makes of times later than those of the reference rows."""
+        standard = torch.from_numpy(self._reference().indexes["cells"].vectors)
+        return KnownTimes.of(self.preprocessor, self.cell_space.cells_at(standard))
 
     @torch.inference_mode()
     def points(self, cells: CellBatch) -> Points:

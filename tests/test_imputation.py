@@ -22,7 +22,6 @@ from tabmoco.config import EncoderConfig, ObjectiveConfig, OptimizeConfig
 from tabmoco.errors import SchemaError
 from tabmoco.imputation.arrow_values import gaps_of, instants_as, numbers_as, replaced, words_as
 from tabmoco.imputation.blend import Blend, Ridge, Row, _weights
-from tabmoco.imputation.imputer import known_cells
 from tabmoco.neighbors.evidence import CellSpace
 from tabmoco.tables.convert import to_instants, to_numbers, to_strings
 from tabmoco.tables.notices import TabmocoWarning
@@ -372,7 +371,7 @@ def test_a_saved_model_fills_alike(model, fresh, tmp_path):
 
 def test_reference_rows_are_restored(model):
     vectors = torch.from_numpy(model.reference.indexes["cells"].vectors)
-    cells = known_cells(vectors, model.cell_space)
+    cells = model.cell_space.cells_at(vectors)
     torch.testing.assert_close(model.cell_space.standard(cells, model.scalings(cells)), vectors)
 
 
@@ -380,7 +379,7 @@ def test_codes_of_many_values_are_restored(any_layout, draw_cells, build_encoder
     encoder = build_encoder(any_layout)
     space = CellSpace(any_layout, encoder.columns.number.knots.numpy())
     cells = draw_cells(any_layout, 50)
-    restored = known_cells(space.standard(cells, encoder.columns.number.scalings(cells.number)), space)
+    restored = space.cells_at(space.standard(cells, encoder.columns.number.scalings(cells.number)))
     torch.testing.assert_close(restored.number, cells.number)
     assert torch.equal(restored.code, cells.code) and torch.equal(restored.missing, cells.missing)
 

@@ -472,7 +472,7 @@ def test_the_expected_value_follows_the_rest_of_the_row(model):
         for cell, weight, column in zip(cells, bad["weight"], planted, strict=True)
         if cell["column"] == column == "size"
     ]
-    assert np.corrcoef(np.array(size).T)[0, 1] > 0.9
+    assert np.corrcoef(np.array(size).T)[0, 1] > 0.85
     assert np.mean([abs(expected - right) for expected, right in size]) < 0.5
 
 

@@ -391,7 +391,7 @@ class _Encoded:
     def of(cls, model: RowModel, reference: Reference, side: Side, seed: int) -> _Encoded:
         assert side.cells is not None, "rows of a table"
         rows = np.random.default_rng(seed).permutation(len(side.cells))[:SCORED_ROWS]
-        points = model.points(side.cells[torch.from_numpy(rows)])
+        points = model.scored_points(side.cells[torch.from_numpy(rows)])
         evidence = reference.evidence(points)
         score = reference.calibration.score(evidence.pieces)
         share_known = float(np.mean(evidence.twin != NO_NEIGHBOUR))

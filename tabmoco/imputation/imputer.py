@@ -121,7 +121,7 @@ class Imputer:
         vectors = self.reference.indexes["cells"].vectors
         n_rows = min(FIT_ROWS, max(MIN_FIT_ROWS, FIT_CELLS // max(1, layout.n_columns)), len(vectors))
         few = np.sort(np.random.default_rng(0).choice(len(vectors), n_rows, replace=False))
-        self._known = known_cells(torch.from_numpy(vectors[few]), self.space)
+        self._known = self.space.cells_at(torch.from_numpy(vectors[few]))
 
     @torch.inference_mode()
     def guess(self, cells: CellBatch) -> Iterator[Guess]:
@@ -256,16 +256,6 @@ class _Fitted:
 
     sharpness: float = 1.0
     """Power of the probabilities that makes confidence honest."""
-
-
-def known_cells(vectors: Float[Tensor, "n W"], space: CellSpace) -> CellBatch:
-    """Reference rows as cells again: the inverse of `CellSpace.standard`."""
-    layout = space.layout
-    widths = [layout.n_numbers, *(projection.shape[1] for projection in space.projections), layout.n_columns]
-    number, *blocks, missing = torch.split(vectors, widths, dim=1)
-    codes = [(block @ projection.T).argmax(1) for block, projection in zip(blocks, space.projections, strict=True)]
-    code = torch.stack(codes, dim=1) if codes else torch.zeros(len(vectors), 0, dtype=torch.int64)
-    return CellBatch(untemper(number / (space.reach * space.number_weight)), code, missing > 0.5)
 
 
 def _can_be_told(encoder: Encoder) -> bool:

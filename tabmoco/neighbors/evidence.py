@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from tabmoco.nn.columns import LINEAR_UP_TO
+from tabmoco.nn.columns import LINEAR_UP_TO, untemper
 from tabmoco.tables.cells import CellBatch, Layout
 
 ONE_HOT_UP_TO = 64
@@ -67,6 +67,14 @@ class CellSpace:
     def standard(self, cells: CellBatch, scalings: Float[Tensor, "N Sn 2"]) -> Float[Tensor, "N W"]:
         """The cells with their numbers standardised."""
         return self.given(cells, scalings[..., 0] * self.reach)
+
+    def cells_at(self, standard: Float[Tensor, "N W"]) -> CellBatch:
+        """The cells that lie at these points: the inverse of `standard`, but for rounding."""
+        widths = [len(self.number_owner), *(one.shape[1] for one in self.projections), self.layout.n_columns]
+        number, *blocks, missing = torch.split(standard, widths, dim=1)
+        codes = [(block @ projection.T).argmax(1) for block, projection in zip(blocks, self.projections, strict=True)]
+        code = torch.stack(codes, dim=1) if codes else torch.zeros(len(standard), 0, dtype=torch.int64)
+        return CellBatch(untemper(number / (self.reach * self.number_weight)), code, missing > 0.5)
 
     def both(self, cells: CellBatch, scalings: Float[Tensor, "N Sn 2"]) -> Float[Tensor, "N W2"]:
         """The cells with their numbers in both scalings; `both_owner` says whose coordinate each is."""

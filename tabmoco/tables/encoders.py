@@ -32,6 +32,7 @@ _DAY_ANGLE = 2 * np.pi * np.arange(_DAY_SECONDS) / _DAY_SECONDS
 _DAY_CIRCLE = np.stack([np.sin(_DAY_ANGLE), np.cos(_DAY_ANGLE)], axis=1).astype(np.float32) + np.float32(0)
 _WEEKDAYS = tuple(calendar.day_name)
 _MONTHS = tuple(calendar.month_name)[1:]
+_WHOLE_WEEK, _WHOLE_YEAR = 6, 334  # days from the first Monday to Sunday, from the first of January to that of December
 
 
 @dataclass
@@ -232,6 +233,9 @@ class BooleanEncoder:
 class TimestampEncoder:
     """Elapsed time as a z-score, and the calendar parts that vary: time of day, weekday, month.
 
+    Weekday and month count only if the times span a whole week or year: before that, one that never came says nothing,
+    and rows of the next month would be strange for it.
+
     Time zones are reckoned in UTC, times without a zone as they stand. The time of day is a point on the unit circle
     (two number slots, to the second); weekday (Monday is 1) and month (January is 1) are codes.
     """
@@ -256,8 +260,12 @@ class TimestampEncoder:
         """Learn range and calendar parts from the cells that are not NaT."""
         present = cells[~np.isnat(cells)]
         location, scale = location_and_scale(_seconds(present))
-        varies = [len(part) > 0 and bool((part != part[0]).any()) for part in _calendar(present)]
-        return cls(column, location, scale, *varies)
+        has_time, has_weekday, has_month = (
+            len(part) > 0 and bool((part != part[0]).any()) for part in _calendar(present)
+        )
+        days = np.ptp(present) / np.timedelta64(1, "D") if len(present) else 0.0
+        has_weekday, has_month = has_weekday and bool(days >= _WHOLE_WEEK), has_month and bool(days >= _WHOLE_YEAR)
+        return cls(column, location, scale, has_time, has_weekday, has_month)
 
     def encode(self, cells: np.ndarray, notices: Notices) -> Slots:
         missing = np.isnat(cells)

@@ -15,6 +15,7 @@ from tabmoco.model import RowModel
 from tabmoco.neighbors.clumps import SUSPECT_SHARE, clumped_rows
 from tabmoco.neighbors.explain import usual_blame
 from tabmoco.neighbors.index import RowIndex
+from tabmoco.neighbors.known_times import KnownTimes
 from tabmoco.neighbors.reference import Points, Reference
 from tabmoco.objectives.moco import MoCo
 from tabmoco.outside import OutsideRows
@@ -107,7 +108,10 @@ def build_reference(
     """
     config, cells, scored = model.config.index, known.cells, known.row
     points = known.points(model)
-    apart = held_out.points(model) if len(held_out) else None
+    apart = None
+    if len(held_out):
+        known_times = KnownTimes.of(model.preprocessor, cells)
+        apart = dataclasses.replace(held_out, cells=known_times(held_out.cells)).points(model)
     outside, origin = _outside_points(model, cells, seed)
     reference = Reference.build(
         points,
@@ -126,8 +130,14 @@ def build_reference(
     few = points[:BLAMED_ROWS]
     usual = usual_blame(reference, model.cell_space, few, reference.evidence(few))
     errors = model.expectation.errors(cells, model.scalings(cells)[..., 0])
-    rows_apart = None if apart is None else RowIndex(apart.vectors["cells"], held_out.row, content=held_out.content)
+    rows_apart = _rows_apart(model, held_out) if len(held_out) else None
     return dataclasses.replace(reference, usual_blame=usual, expected_error=errors, held_out=rows_apart)
+
+
+def _rows_apart(model: RowModel, held_out: KnownRows) -> RowIndex:
+    """The rows kept out of training, as they are, for an update to calibrate on."""
+    standard = model.cell_space.standard(held_out.cells, model.scalings(held_out.cells)).numpy()
+    return RowIndex(standard, held_out.row, content=held_out.content)
 
 
 def _look_for_clumps(model: RowModel, points: Points, scored: np.ndarray, seed: int) -> None:

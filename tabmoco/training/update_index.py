@@ -19,7 +19,6 @@ from jaxtyping import Int64
 
 from tabmoco.config import IndexConfig, PretrainConfig
 from tabmoco.errors import SchemaError
-from tabmoco.imputation.imputer import known_cells
 from tabmoco.model import RowModel
 from tabmoco.neighbors.index import RowIndex
 from tabmoco.neighbors.reference import SEARCH_SPACE, Reference
@@ -41,7 +40,7 @@ def read_back(model: RowModel, index: RowIndex) -> KnownRows:
     twin of a row that is scored again. A category that gets its code only now stays unknown in the rows read back.
     """
     assert index.content is not None, "an index among the cells knows its rows' content"
-    return KnownRows(known_cells(torch.from_numpy(index.vectors), model.cell_space), index.rows, index.content)
+    return KnownRows(model.cell_space.cells_at(torch.from_numpy(index.vectors)), index.rows, index.content)
 
 
 @dataclass(frozen=True)

@@ -281,7 +281,7 @@ def test_extreme_numbers_stay_finite(values):
 
 
 def test_times_use_only_the_calendar_parts_that_vary():
-    days = pd.date_range("2024-01-01", periods=40, freq="D")
+    days = pd.date_range("2024-01-01", periods=400, freq="D")
     assert fit({"c": days}).layout.cardinalities == (8, 13)
     assert fit({"c": days}).layout.n_numbers == 1
     mondays = fit({"c": pd.date_range("2024-01-01", periods=3, freq="7D")})
@@ -290,6 +290,19 @@ def test_times_use_only_the_calendar_parts_that_vary():
     assert (hours.layout.n_numbers, hours.layout.cardinalities) == (3, ())
     noon = transformed(hours, {"c": [datetime.datetime(2024, 1, 1, 12)]}).number[0, 1:]
     torch.testing.assert_close(noon, torch.tensor([0.0, -1.0]))
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "cardinalities"),
+    [
+        ("2024-01-01", "2024-01-06", ()),
+        ("2024-01-01", "2024-01-07", (8,)),
+        ("2023-01-01", "2023-11-30", (8,)),
+        ("2023-01-01", "2023-12-01", (8, 13)),
+    ],
+)
+def test_weekday_and_month_count_once_a_whole_week_or_year_was_seen(first, last, cardinalities):
+    assert fit({"c": pd.date_range(first, last, freq="D")}).layout.cardinalities == cardinalities
 
 
 def test_times_in_any_unit_and_zone_are_instants():
