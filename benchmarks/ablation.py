@@ -24,8 +24,9 @@ from benchmarks.ablation_report import plot, render
 from benchmarks.ablation_summary import summarise
 from benchmarks.ablation_training import evaluate
 from benchmarks.few_label_protocol import catalogue
+from benchmarks.options import add_run_options, fill_in, new_parser, take_names
 from benchmarks.results_file import provenance, write_results
-from benchmarks.runs import TIMEOUT_SECONDS, Job, Key, Run, RunStore, Work, run_and_report
+from benchmarks.runs import Job, Key, Run, RunStore, Work, run_and_report
 
 KEYS = ("seed", "table", "setting", "steps", "max_rows")
 """Fields that name a run."""
@@ -60,7 +61,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report=report,
         like=("setting", "steps", "table"),
         guess=functools.partial(guess_seconds, store),
-        timeout_seconds=60 * chosen.minutes,
         redo=functools.partial(is_redone, chosen, store),
         modules=("benchmarks.ablation_training",),
     )
@@ -115,35 +115,23 @@ def report(chosen: argparse.Namespace, store: RunStore, facts: dict[str, Any]) -
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path, required=True, help="folder with catalog.csv and tables/")
-    parser.add_argument("--out", type=Path, help="results without suffix")
+    out = f"{FULL['out']}, with --quick {QUICK['out']}"
+    parser = new_parser("ablation", __doc__, data="catalog.csv and tables/", out=out)
     parser.add_argument("--quick", action="store_true", help="four questions, three tables, one seed, 100 steps")
-    parser.add_argument("--questions", help=f"names, comma-separated: {', '.join(QUESTIONS)}")
-    parser.add_argument(
-        "--tables", help=f"names, comma-separated, of which costly settings are tried on the first {N_FEW}"
-    )
-    parser.add_argument("--seeds", type=int, help="splits of the rows, each with encoders of its own")
-    parser.add_argument("--steps", type=int, help="steps of 256 rows")
-    parser.add_argument("--max-rows", type=int, default=MAX_ROWS, help="most rows trained on")
-    parser.add_argument("--redo", default="", help="settings whose runs are repeated, comma-separated")
-    parser.add_argument("--threads", type=int, default=1, help="threads of a run")
-    parser.add_argument("--minutes", type=float, default=TIMEOUT_SECONDS / 60, help="time limit of a run")
-    parser.add_argument("--report-only", action="store_true", help="run nothing, render the runs there are")
+    parser.add_argument("--questions", metavar="A,B", help=f"names: {', '.join(QUESTIONS)}")
+    few = f"names; costly settings are tried on the first {N_FEW}"
+    parser.add_argument("--tables", metavar="A,B", help=few)
+    parser.add_argument("--seeds", type=int, metavar="N", help="splits of the rows, each with encoders of its own")
+    parser.add_argument("--steps", type=int, metavar="N", help="steps of 256 rows")
+    parser.add_argument("--max-rows", type=int, metavar="N", default=MAX_ROWS, help="most rows trained on")
+    add_run_options(parser, redo="settings", threads=1, has_settings=False)
     chosen = parser.parse_args(arguments)
-    for name, value in (QUICK if chosen.quick else FULL).items():
-        if getattr(chosen, name) is None:
-            setattr(chosen, name, value)
+    fill_in(chosen, QUICK if chosen.quick else FULL)
     if not (chosen.data_dir / "catalog.csv").exists():
         parser.error(f"--data-dir: there is no {chosen.data_dir / 'catalog.csv'}")
     tables, _ = catalogue(chosen.data_dir)
     chosen.catalogue = {name: facts for name, facts in tables.items() if facts.kind == "classification"}
-    for name, known in (("tables", chosen.catalogue), ("questions", QUESTIONS), ("redo", SETTINGS)):
-        words = [word for word in getattr(chosen, name).split(",") if word]
-        unknown = [word for word in words if word not in known]
-        if unknown:
-            parser.error(f"--{name}: there is no {unknown[0]}; known: {', '.join(known)}")
-        setattr(chosen, name, words)
+    take_names(parser, chosen, {"tables": chosen.catalogue, "questions": QUESTIONS, "redo": SETTINGS})
     return chosen
 
 

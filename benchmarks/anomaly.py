@@ -35,8 +35,9 @@ from benchmarks.anomaly_protocol import (
 from benchmarks.anomaly_report import compare_with_published, plot, render
 from benchmarks.anomaly_summary import summarise
 from benchmarks.detectors import DETECTORS
+from benchmarks.options import add_run_options, fill_in, new_parser, take_names
 from benchmarks.results_file import provenance, write_results
-from benchmarks.runs import TIMEOUT_SECONDS, Job, Run, RunStore, Work, run_and_report
+from benchmarks.runs import Job, Run, RunStore, Work, run_and_report
 
 KEYS = ("setting", "table", "seed", "detector", "max_rows", "set")
 """Fields that name a run."""
@@ -80,7 +81,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report=report,
         like=("detector", "max_rows", "setting", "table"),
         guess=lambda key: DETECTORS[key["detector"]].usual_seconds,
-        timeout_seconds=60 * chosen.minutes,
     )
     if chosen.split is None:
         return 0
@@ -130,33 +130,21 @@ def report(chosen: argparse.Namespace, store: RunStore, facts: dict[str, Any]) -
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path, required=True, help="folder with anomaly/ad_NAME.parquet")
-    parser.add_argument("--out", type=Path, help="results without suffix")
+    out = f"{FULL['out']}, with --quick {QUICK['out']}"
+    parser = new_parser("anomaly", __doc__, data="anomaly/ad_NAME.parquet", out=out)
     parser.add_argument("--quick", action="store_true", help="ten tables, one seed, few rivals, up to 5,000 rows")
     parser.add_argument("--full-size", action="store_true", help="the largest tables whole, tabmoco and PyOD's KNN")
     parser.add_argument("--split", choices=["dte"], help="compare PyOD's KNN with its published figures")
-    parser.add_argument("--tables", help="names, comma-separated")
-    parser.add_argument("--detectors", help=f"names, comma-separated: {', '.join(DETECTORS)}")
-    parser.add_argument("--settings", help="one_class, contaminated or both")
-    parser.add_argument("--seeds", type=int, help="number of seeds")
-    parser.add_argument("--max-rows", type=int, help="most rows learned from, and most rows scored")
-    parser.add_argument("--set", action="append", default=[], help="a setting, as for tabmoco pretrain")
-    parser.add_argument("--redo", default="", help="detectors whose runs are repeated, comma-separated")
-    parser.add_argument("--threads", type=int, default=2, help="threads of a run")
-    parser.add_argument("--minutes", type=float, default=TIMEOUT_SECONDS / 60, help="time limit of a run")
-    parser.add_argument("--report-only", action="store_true", help="run nothing, render the runs there are")
+    parser.add_argument("--tables", metavar="A,B", help="names; all by default")
+    parser.add_argument("--detectors", metavar="A,B", help=f"names: {', '.join(DETECTORS)}")
+    parser.add_argument("--settings", metavar="A,B", help="one_class, contaminated or both")
+    parser.add_argument("--seeds", type=int, metavar="N", help="number of seeds")
+    parser.add_argument("--max-rows", type=int, metavar="N", help="most rows learned from, and most rows scored")
+    add_run_options(parser, redo="detectors")
     chosen = parser.parse_args(arguments)
-    usual = CITATION if chosen.split else FULL_SIZE if chosen.full_size else QUICK if chosen.quick else FULL
-    for name, value in usual.items():
-        if getattr(chosen, name) is None:
-            setattr(chosen, name, value)
-    for name, known in (("tables", TABLES), ("detectors", DETECTORS), ("settings", SETTINGS), ("redo", DETECTORS)):
-        names = [word for word in getattr(chosen, name).split(",") if word]
-        unknown = [word for word in names if word not in known]
-        if unknown:
-            parser.error(f"--{name}: there is no {unknown[0]}; known: {', '.join(known)}")
-        setattr(chosen, name, names)
+    fill_in(chosen, CITATION if chosen.split else FULL_SIZE if chosen.full_size else QUICK if chosen.quick else FULL)
+    known = {"tables": TABLES, "detectors": DETECTORS, "settings": SETTINGS, "redo": DETECTORS}
+    take_names(parser, chosen, known)
     absent = [table for table in chosen.tables if not table_path(chosen.data_dir, table).exists()]
     if absent and not chosen.report_only:
         parser.error(f"--data-dir: there is no {table_path(chosen.data_dir, absent[0])}")

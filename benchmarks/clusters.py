@@ -40,6 +40,7 @@ from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 import tabmoco
 from benchmarks.cell_matrix import cell_matrix, standardised
 from benchmarks.few_label_protocol import Rows, catalogue, load
+from benchmarks.options import add_run_options, fill_in, new_parser, take_names
 from benchmarks.results_file import footer, provenance, write_results
 from benchmarks.runs import Job, Run, RunStore, Work, run_and_report
 from tabmoco.evaluation.cluster_partition import N_STARTS
@@ -60,8 +61,8 @@ SETTINGS = ("index.rows=1000", "index.score_rows=1000", "index.calibration_rows=
 
 VARIANCE, N_WHITENED = 0.9, 10
 
-FULL = {"tables": TABLES, "seeds": 3, "rows": 5_000, "out": Path("benchmarks/results/clusters")}
-QUICK = {"tables": TABLES, "seeds": 1, "rows": 2_000, "out": Path("benchmarks/results/clusters-quick")}
+FULL = {"tables": ",".join(TABLES), "seeds": 3, "rows": 5_000, "out": Path("benchmarks/results/clusters")}
+QUICK = FULL | {"seeds": 1, "rows": 2_000, "out": Path("benchmarks/results/clusters-quick")}
 
 
 # ---------------------------------------------------------------- one run
@@ -144,33 +145,17 @@ def run_key(chosen: argparse.Namespace, table: str, seed: int, method: str) -> d
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.clusters",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    known = {"tables": TABLES, "methods": METHODS, "redo": METHODS}
-    parser.add_argument("--data-dir", type=Path, required=True, metavar="DATA", help="folder with catalog.csv")
-    parser.add_argument("--out", type=Path, help=f"results without suffix; {FULL['out']}, with --quick {QUICK['out']}")
+    out = f"{FULL['out']}, with --quick {QUICK['out']}"
+    parser = new_parser("clusters", __doc__, data="catalog.csv", out=out)
     parser.add_argument("--quick", action="store_true", help="2,000 rows of each table, one seed")
     parser.add_argument("--tables", metavar="A,B", help=f"tables: {', '.join(TABLES)}")
     parser.add_argument("--methods", metavar="A,B", default=",".join(METHODS), help=f"methods: {', '.join(METHODS)}")
     parser.add_argument("--seeds", type=int, metavar="N", help=f"{FULL['seeds']}, or {QUICK['seeds']} with --quick")
     parser.add_argument("--rows", type=int, metavar="N", help=f"rows per table; {FULL['rows']}, or {QUICK['rows']}")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting; repeatable")
-    parser.add_argument("--redo", default="", metavar="A,B", help="methods whose runs are repeated")
-    parser.add_argument("--threads", type=int, default=2, metavar="N", help="threads of a run; 2")
-    parser.add_argument("--report-only", action="store_true", help="run nothing, render the runs there are")
+    add_run_options(parser, redo="methods")
     chosen = parser.parse_args(arguments)
-    for name, value in (QUICK if chosen.quick else FULL).items():
-        if getattr(chosen, name) is None:
-            setattr(chosen, name, ",".join(value) if name == "tables" else value)
-    for name, names in known.items():
-        words = [word for word in getattr(chosen, name).split(",") if word]
-        unknown = [word for word in words if word not in names]
-        if unknown:
-            parser.error(f"--{name}: there is no {unknown[0]}; known: {', '.join(names)}")
-        setattr(chosen, name, words)
+    fill_in(chosen, QUICK if chosen.quick else FULL)
+    take_names(parser, chosen, {"tables": TABLES, "methods": METHODS, "redo": METHODS})
     if not chosen.report_only:
         if not (chosen.data_dir / "catalog.csv").exists():
             parser.error(f"--data-dir: there is no {chosen.data_dir / 'catalog.csv'}")

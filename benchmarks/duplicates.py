@@ -35,6 +35,7 @@ import tabmoco
 from benchmarks.duplicate_planting import repeat_rows
 from benchmarks.duplicate_rivals import RIVALS, Pairs, Scored
 from benchmarks.duplicates_report import render, summarise
+from benchmarks.options import add_run_options, fill_in, new_parser, take_names
 from benchmarks.planted import read_table, table_path
 from benchmarks.results_file import provenance, write_results
 from benchmarks.runs import Job, Run, RunStore, Work, run_and_report
@@ -51,8 +52,18 @@ KEYS = ("table", "seed", "detector", "rows", "set")
 SETTINGS = ("optimize.steps=100", "index.rows=1000", "index.score_rows=1000", "index.calibration_rows=500")
 """Few steps, and few of the rows that anomalies are measured against, which duplicates do not need."""
 
-FULL = {"tables": (*TABLES, *FEBRL), "seeds": 2, "rows": 5_000, "out": Path("benchmarks/results/duplicates")}
-QUICK = {"tables": (*TABLES, "febrl1"), "seeds": 1, "rows": 2_000, "out": Path("benchmarks/results/duplicates-quick")}
+FULL = {
+    "tables": ",".join((*TABLES, *FEBRL)),
+    "seeds": 2,
+    "rows": 5_000,
+    "out": Path("benchmarks/results/duplicates"),
+}
+QUICK = {
+    "tables": ",".join((*TABLES, "febrl1")),
+    "seeds": 1,
+    "rows": 2_000,
+    "out": Path("benchmarks/results/duplicates-quick"),
+}
 
 
 @dataclass(frozen=True)
@@ -185,33 +196,18 @@ def run_key(chosen: argparse.Namespace, table: str, seed: int, method: str) -> d
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.duplicates",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
     known = {"tables": (*TABLES, *FEBRL), "methods": METHODS, "redo": METHODS}
-    parser.add_argument("--data-dir", type=Path, required=True, metavar="DATA", help="folder with tables/NAME.parquet")
-    parser.add_argument("--out", type=Path, help=f"results without suffix; {FULL['out']}, with --quick {QUICK['out']}")
+    out = f"{FULL['out']}, with --quick {QUICK['out']}"
+    parser = new_parser("duplicates", __doc__, data="tables/NAME.parquet", out=out)
     parser.add_argument("--quick", action="store_true", help="2,000 rows of each table, one seed, febrl1 only")
     parser.add_argument("--tables", metavar="A,B", help=f"tables: {', '.join(known['tables'])}")
     parser.add_argument("--methods", metavar="A,B", default=",".join(METHODS), help=f"methods: {', '.join(METHODS)}")
     parser.add_argument("--seeds", type=int, metavar="N", help=f"{FULL['seeds']}, or {QUICK['seeds']} with --quick")
     parser.add_argument("--rows", type=int, metavar="N", help=f"rows per table; {FULL['rows']}, or {QUICK['rows']}")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting; repeatable")
-    parser.add_argument("--redo", default="", metavar="A,B", help="methods whose runs are repeated")
-    parser.add_argument("--threads", type=int, default=2, metavar="N", help="threads of a run; 2")
-    parser.add_argument("--report-only", action="store_true", help="run nothing, render the runs there are")
+    add_run_options(parser, redo="methods")
     chosen = parser.parse_args(arguments)
-    for name, value in (QUICK if chosen.quick else FULL).items():
-        if getattr(chosen, name) is None:
-            setattr(chosen, name, ",".join(value) if name == "tables" else value)
-    for name, names in known.items():
-        words = [word for word in getattr(chosen, name).split(",") if word]
-        unknown = [word for word in words if word not in names]
-        if unknown:
-            parser.error(f"--{name}: there is no {unknown[0]}; known: {', '.join(names)}")
-        setattr(chosen, name, words)
+    fill_in(chosen, QUICK if chosen.quick else FULL)
+    take_names(parser, chosen, known)
     absent = [
         path for path in (table_path(chosen.data_dir, t) for t in chosen.tables if t in TABLES) if not path.exists()
     ]

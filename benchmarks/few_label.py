@@ -46,8 +46,9 @@ from benchmarks.few_label_report import plot, render
 from benchmarks.few_label_sources import SOURCES, make_source
 from benchmarks.few_label_store import Stores, build, once
 from benchmarks.few_label_summary import summarise
+from benchmarks.options import add_run_options, fill_in, new_parser
 from benchmarks.results_file import provenance, write_results
-from benchmarks.runs import TIMEOUT_SECONDS, Job, Run, RunStore, Work, clock, isolated, run_and_report
+from benchmarks.runs import Job, Run, RunStore, Work, clock, isolated, run_and_report
 
 KEYS = ("seed", "table", "draw", "budget", "method", "max_rows", "set")
 """Fields that name a run."""
@@ -98,7 +99,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report=report,
         like=("method", "budget", "table"),
         guess=lambda key: METHODS[key["method"]].usual_seconds,
-        timeout_seconds=60 * chosen.minutes,
         also_left=lambda jobs: encoders_left(chosen, jobs, store, stores),
         modules=("benchmarks.few_label_warm_start",),
     )
@@ -160,9 +160,8 @@ def report(chosen: argparse.Namespace, store: RunStore, facts: dict[str, Any]) -
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path, required=True, help="folder with catalog.csv and tables/")
-    parser.add_argument("--out", type=Path, help="results without suffix")
+    out = f"{FULL['out']}, with --quick {QUICK['out']}"
+    parser = new_parser("few_label", __doc__, data="catalog.csv and tables/", out=out)
     parser.add_argument("--quick", action="store_true", help="three tables, three budgets, few methods")
     parser.add_argument("--stunt", action="store_true", help="one and five labels per class, on three tables")
     parser.add_argument("--tables", help="names, comma-separated; all of the catalogue by default")
@@ -172,16 +171,10 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--draws", type=int, help="label draws of small budgets; three at most above 100 labels")
     parser.add_argument("--seeds", type=int, help="splits of the rows, each with encoders of its own; draws share them")
     parser.add_argument("--max-rows", type=int, help="most rows learned from")
-    parser.add_argument("--set", action="append", default=[], help="a setting, as for tabmoco pretrain")
-    parser.add_argument("--redo", default="", help="methods whose runs are repeated, comma-separated")
-    parser.add_argument("--threads", type=int, default=2, help="threads of a run")
-    parser.add_argument("--minutes", type=float, default=TIMEOUT_SECONDS / 60, help="time limit of a run")
+    add_run_options(parser, redo="methods")
     parser.add_argument("--keep-encoders", action="store_true", help="leave OUT.encoders, to redo heads on them")
-    parser.add_argument("--report-only", action="store_true", help="run nothing, render the runs there are")
     chosen = parser.parse_args(arguments)
-    for name, value in (STUNT if chosen.stunt else QUICK if chosen.quick else FULL).items():
-        if getattr(chosen, name) is None:
-            setattr(chosen, name, value)
+    fill_in(chosen, STUNT if chosen.stunt else QUICK if chosen.quick else FULL)
     if not (chosen.data_dir / "catalog.csv").exists():
         parser.error(f"--data-dir: there is no {chosen.data_dir / 'catalog.csv'}")
     chosen.catalogue, chosen.left_out = catalogue(chosen.data_dir)

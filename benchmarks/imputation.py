@@ -30,8 +30,9 @@ import tabmoco
 from benchmarks.imputation_gaps import MECHANISMS, TABLES, Gapped, hide, is_number, measure, read_rows, to_frame
 from benchmarks.imputation_report import render, summarise
 from benchmarks.imputation_rivals import RIVALS, Prepared
+from benchmarks.options import add_run_options, fill_in, new_parser, take_names
 from benchmarks.results_file import provenance, write_results
-from benchmarks.runs import Job, Run, RunStore, Work, run_jobs, start_server
+from benchmarks.runs import Job, Run, RunStore, Work, run_and_report
 
 KEYS = ("seed", "table", "mechanism", "rate", "method", "max_rows", "set")
 """Fields that name a run."""
@@ -109,20 +110,15 @@ def honesty(gapped: Gapped, filled: pa.Table) -> dict[str, float | None]:
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parse(arguments)
     store = RunStore(chosen.out.with_suffix(".runs.jsonl"), KEYS)
-    facts = provenance()
-    try:
-        if not chosen.report_only:
-            start_server(["benchmarks.warm_start"], threads=chosen.threads)
-            run_jobs(
-                plan(chosen),
-                store,
-                facts={"commit": facts["commit"], "versions": facts["versions"], "threads": chosen.threads},
-                like=("method", "table", "rate"),
-                guess=lambda key: GUESSED_SECONDS[str(key["method"])],
-                redo=lambda key: key["method"] in chosen.redo,
-            )
-    finally:
-        report(chosen, store, facts)
+    run_and_report(
+        chosen,
+        store,
+        provenance(),
+        plan=plan,
+        report=report,
+        like=("method", "table", "rate"),
+        guess=lambda key: GUESSED_SECONDS[str(key["method"])],
+    )
     return 0
 
 
@@ -179,9 +175,8 @@ def report(chosen: argparse.Namespace, store: RunStore, facts: dict[str, Any]) -
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path, required=True, metavar="DATA", help="folder with tables/NAME.parquet")
-    parser.add_argument("--out", type=Path, help="results without suffix")
+    out = f"{FULL['out']}, with --quick {QUICK['out']}"
+    parser = new_parser("imputation", __doc__, data="tables/NAME.parquet", out=out)
     parser.add_argument("--quick", action="store_true", help="three tables, one rate, one seed, fewer rows")
     parser.add_argument("--tables", metavar="A,B", help=f"tables: {', '.join(TABLES)}")
     parser.add_argument("--rates", metavar="A,B", help="shares of the cells to hide")
@@ -189,20 +184,10 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--methods", metavar="A,B", help=f"methods: {', '.join(METHODS)}")
     parser.add_argument("--seeds", type=int, metavar="N", help="draws of rows and gaps")
     parser.add_argument("--max-rows", type=int, metavar="N", help="most rows of a table")
-    parser.add_argument("--set", action="append", default=[], help="a setting, as for tabmoco pretrain; repeatable")
-    parser.add_argument("--redo", default="", metavar="A,B", help="methods whose runs are repeated")
-    parser.add_argument("--threads", type=int, default=2, metavar="N", help="threads of a run; 2")
-    parser.add_argument("--report-only", action="store_true", help="run nothing, render the runs there are")
+    add_run_options(parser, redo="methods")
     chosen = parser.parse_args(arguments)
-    for name, value in (QUICK if chosen.quick else FULL).items():
-        if getattr(chosen, name) is None:
-            setattr(chosen, name, value)
-    for name, known in (("tables", TABLES), ("mechanisms", MECHANISMS), ("methods", METHODS), ("redo", METHODS)):
-        words = [word for word in getattr(chosen, name).split(",") if word]
-        unknown = [word for word in words if word not in known]
-        if unknown:
-            parser.error(f"--{name}: there is no {unknown[0]}; known: {', '.join(known)}")
-        setattr(chosen, name, words)
+    fill_in(chosen, QUICK if chosen.quick else FULL)
+    take_names(parser, chosen, {"tables": TABLES, "mechanisms": MECHANISMS, "methods": METHODS, "redo": METHODS})
     chosen.rates = [_rate(parser, word) for word in chosen.rates.split(",")]
     for table in chosen.tables:
         path = chosen.data_dir / "tables" / f"{table}.parquet"

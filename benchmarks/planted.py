@@ -37,6 +37,7 @@ import tabmoco
 from benchmarks.clean_table import CleanTable
 from benchmarks.detectors import DETECTORS, build_detector
 from benchmarks.explainers import EXPLAINERS, NEEDS_SHAP, contributions, name_cells
+from benchmarks.options import add_run_options, fill_in, new_parser, take_names
 from benchmarks.planted_report import plot, render, summarise
 from benchmarks.planting import KINDS, Planted, plant
 from benchmarks.results_file import provenance, write_results
@@ -229,12 +230,9 @@ def comparable(chosen: argparse.Namespace, store: RunStore) -> list[Run]:
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.planted", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
     usual = {name: f"{FULL[name]:,}, or {QUICK[name]:,} with --quick" for name in ("seeds", "max_train", "max_test")}
-    parser.add_argument("--data-dir", type=Path, required=True, metavar="DATA", help="folder with tables/NAME.parquet")
-    parser.add_argument("--out", type=Path, help=f"results without suffix; {FULL['out']}, with --quick {QUICK['out']}")
+    out = f"{FULL['out']}, with --quick {QUICK['out']}"
+    parser = new_parser("planted", __doc__, data="tables/NAME.parquet", out=out)
     parser.add_argument("--quick", action="store_true", help="three small tables, one seed, few rivals, fewer rows")
     parser.add_argument("--tables", metavar="A,B", help=f"tables; all, or few with --quick: {', '.join(TABLES)}")
     parser.add_argument("--detectors", metavar="A,B", help=f"detectors; likewise: {', '.join(DETECTORS)}")
@@ -243,31 +241,10 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--max-test", type=int, metavar="N", help=f"most clean rows scored, and damaged per kind; {usual['max_test']}"
     )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a setting, as for tabmoco pretrain; repeatable",
-    )
-    parser.add_argument(
-        "--redo",
-        default="",
-        metavar="A,B",
-        help=f"detectors whose runs are repeated, or ways to explain: {', '.join(EXPLAINERS)}",
-    )
-    parser.add_argument("--threads", type=int, default=2, metavar="N", help="threads of a run; 2")
-    parser.add_argument("--report-only", action="store_true", help="run nothing, render the runs there are")
+    add_run_options(parser, redo=f"detectors or ways to explain ({', '.join(EXPLAINERS)})")
     chosen = parser.parse_args(arguments)
-    for name, value in (QUICK if chosen.quick else FULL).items():
-        if getattr(chosen, name) is None:
-            setattr(chosen, name, value)
-    for name, known in (("tables", TABLES), ("detectors", DETECTORS), ("redo", {**DETECTORS, **EXPLAINERS})):
-        names = [word for word in getattr(chosen, name).split(",") if word]
-        unknown = [word for word in names if word not in known]
-        if unknown:
-            parser.error(f"--{name}: there is no {unknown[0]}; known: {', '.join(known)}")
-        setattr(chosen, name, names)
+    fill_in(chosen, QUICK if chosen.quick else FULL)
+    take_names(parser, chosen, {"tables": TABLES, "detectors": DETECTORS, "redo": {**DETECTORS, **EXPLAINERS}})
     needed = [table_path(chosen.data_dir, table) for table in dict.fromkeys([*chosen.tables, TIMED_TABLE])]
     absent = [path for path in needed if not path.exists()]
     if absent and not chosen.report_only:

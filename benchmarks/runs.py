@@ -97,7 +97,6 @@ def run_and_report(
     report: Callable[[argparse.Namespace, RunStore, Run], None],
     like: Sequence[str],
     guess: Guess = lambda key: 1.0,
-    timeout_seconds: float = TIMEOUT_SECONDS,
     redo: Callable[[Key], bool] | None = None,
     also_left: Callable[[Sequence[Job]], str] = lambda jobs: "",
     modules: Sequence[str] = ("benchmarks.warm_start",),
@@ -126,7 +125,7 @@ def run_and_report(
                 facts={"commit": facts["commit"], "versions": facts["versions"], "threads": chosen.threads},
                 like=like,
                 guess=guess,
-                timeout_seconds=timeout_seconds,
+                timeout_seconds=60 * chosen.minutes,
                 redo=redo or (lambda key: key[like[0]] in chosen.redo),
                 say=lambda line: print(line + also_left(jobs), flush=True),
             )

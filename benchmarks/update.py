@@ -52,6 +52,7 @@ from sklearn.preprocessing import StandardScaler
 
 import tabmoco
 from benchmarks.clean_table import CleanTable
+from benchmarks.options import add_run_options, fill_in, new_parser, take_names
 from benchmarks.planting import KINDS, plant
 from benchmarks.results_file import provenance, write_results
 from benchmarks.runs import Job, Run, RunStore, Work, run_and_report
@@ -296,10 +297,8 @@ def run_key(chosen: argparse.Namespace, table: str, seed: int, way: str) -> dict
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.update", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    known = {"tables": TABLES, "ways": WAYS, "redo": WAYS}
+    out = f"{OUT[False]}, with --quick {OUT[True]}"
+    parser = new_parser("update", __doc__, data="big/ and tables/", out=out)
     helps = {
         "seeds": "seeds",
         "old": "old rows to train on",
@@ -308,29 +307,16 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "steps": "steps of pretraining",
         "update_steps": "steps of an update",
     }
-    parser.add_argument("--data-dir", type=Path, required=True, metavar="DATA", help="folder with big/ and tables/")
-    parser.add_argument("--out", type=Path, help=f"results without suffix; {OUT[False]}, with --quick {OUT[True]}")
     parser.add_argument("--quick", action="store_true", help="fewer rows and steps")
     parser.add_argument("--tables", metavar="A;B", default=";".join(TABLES), help=f"tables: {'; '.join(TABLES)}")
     parser.add_argument("--ways", metavar="A;B", default=";".join(WAYS), help=f"ways to go on: {'; '.join(WAYS)}")
     for name, text in helps.items():
         usual = f"{text}; {FULL[name]:,}, or {QUICK[name]:,} with --quick"
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", help=usual)
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting; repeatable")
-    parser.add_argument("--redo", default="", metavar="A;B", help="ways whose runs are repeated")
-    parser.add_argument("--threads", type=int, default=2, metavar="N", help="threads of a run; 2")
-    parser.add_argument("--report-only", action="store_true", help="run nothing, render the runs there are")
+    add_run_options(parser, redo="ways", names="A;B", minutes=240)
     chosen = parser.parse_args(arguments)
-    for name, value in (QUICK if chosen.quick else FULL).items():
-        if getattr(chosen, name) is None:
-            setattr(chosen, name, value)
-    chosen.out = chosen.out or OUT[chosen.quick]
-    for name, names in known.items():
-        words = [word.strip() for word in getattr(chosen, name).split(";") if word.strip()]
-        unknown = [word for word in words if word not in names]
-        if unknown:
-            parser.error(f"--{name}: there is no {unknown[0]}; known: {'; '.join(names)}")
-        setattr(chosen, name, words)
+    fill_in(chosen, {**(QUICK if chosen.quick else FULL), "out": OUT[chosen.quick]})
+    take_names(parser, chosen, {"tables": TABLES, "ways": WAYS, "redo": WAYS}, separator=";")
     absent = [TABLES[name].file for name in chosen.tables if not (chosen.data_dir / TABLES[name].file).exists()]
     if absent and not chosen.report_only:
         parser.error(f"--data-dir: there is no {chosen.data_dir / absent[0]}")
@@ -340,9 +326,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> None:
     chosen = parse(arguments)
     store = RunStore(chosen.out.with_suffix(".runs.jsonl"), KEYS)
-    run_and_report(
-        chosen, store, provenance(), plan=plan, report=report, like=("way", "table"), timeout_seconds=4 * 3600
-    )
+    run_and_report(chosen, store, provenance(), plan=plan, report=report, like=("way", "table"))
 
 
 def report(chosen: argparse.Namespace, store: RunStore, facts: dict[str, Any]) -> None:

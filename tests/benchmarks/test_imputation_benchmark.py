@@ -154,7 +154,7 @@ def test_the_report_marks_the_best_of_a_row_and_names_failures():
 def test_runs_are_kept_and_resumed(tmp_path, monkeypatch, capsys):
     (tmp_path / "tables").mkdir()
     pq.write_table(make_table(), tmp_path / "tables" / "phoneme.parquet")
-    monkeypatch.setattr("benchmarks.imputation.start_server", lambda modules, threads: None)
+    monkeypatch.setattr("benchmarks.runs.start_server", lambda modules, threads: None)
     monkeypatch.setattr("benchmarks.runs.isolated", lambda work, *arguments, **_: {**work(*arguments), "seconds": 1.0})
     options = ["--data-dir", str(tmp_path), "--out", str(tmp_path / "r"), "--tables", "phoneme", "--seeds", "1"]
     options += ["--rates", "0.3", "--methods", "mean,KNN", "--mechanisms", "random"]
