@@ -50,6 +50,9 @@ SAID = "said.txt"
 FAILED = "failed.json"
 """What made a rank fail."""
 
+DONE = "done"
+"""Is there once the model is in its place: a worker lost after that is no loss."""
+
 LISTEN_SECONDS = 0.5
 """Between two looks at what the first rank told."""
 
@@ -124,6 +127,8 @@ def _attempts(ray: Any, job: dict[str, Any], config: PretrainConfig, workers: in
             _fit({**job, **plan}, notes / f"attempt-{attempt}")
             return
         except ray.train.TrainingFailedError as error:
+            if (notes / DONE).exists():
+                return
             if (failed := notes / FAILED).exists():
                 raise read(failed.read_text(encoding="utf-8")) from error
             lost = error
@@ -162,6 +167,8 @@ def train_rank(job: dict[str, Any]) -> None:
         pretrain(
             job["data"], config, out=job["out"], resume=True, overwrite=job["overwrite"], progress=True, log=job["log"]
         )
+        if is_first():
+            (Path(job["notes"]) / DONE).touch()
 
 
 def _plan(ray: Any, config: PretrainConfig, workers: int | None, *, fewer: bool) -> dict[str, Any]:
