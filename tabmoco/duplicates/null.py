@@ -31,8 +31,8 @@ FALSE_ROWS = 0.05
 CHANCE = 0.1
 """Rows that may be expected to pass by chance in any case."""
 
-LOWEST = 0.5
-"""Never a lower threshold, however different all other rows are: duplicates share half of what equal rows do."""
+LOWEST = 0.3
+"""Never a lower threshold, however different all other rows are: duplicates share a third of what equal rows do."""
 
 USUAL = 0.7
 """The threshold of tables too small to measure one."""
