@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,10 +21,9 @@ from tabmoco.duplicates.compared import Words
 from tabmoco.duplicates.groups import Duplicates
 from tabmoco.duplicates.search import Side, find_duplicates
 from tabmoco.errors import TableError
-from tabmoco.expectation import STRANGE_CELLS, Expectation
+from tabmoco.expectation import Expectation
 from tabmoco.imputation.filling import Filling
 from tabmoco.imputation.imputer import Imputer
-from tabmoco.neighbors.anomaly import false_discoveries_below
 from tabmoco.neighbors.evidence import CellSpace
 from tabmoco.neighbors.explain import contributions
 from tabmoco.neighbors.known_times import KnownTimes
@@ -34,9 +32,10 @@ from tabmoco.nn.encoder import RowEncoder
 from tabmoco.nn.heads import CellDecoder
 from tabmoco.objectives import Pretext, build_pretext
 from tabmoco.objectives.masked_cells import MaskedCells
+from tabmoco.results import id_field, names_of, to_arrow
+from tabmoco.scoring import Scoring
 from tabmoco.tables.arrays import require_finite
 from tabmoco.tables.cells import CellBatch
-from tabmoco.tables.notices import warn
 from tabmoco.tables.preprocess import Preprocessor
 from tabmoco.tables.schema import Schema
 from tabmoco.tables.source import TableBatch, TableSource, open_table
@@ -46,9 +45,6 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 4_096
 """Rows embedded at a time."""
-
-EXPLAINED_P = 0.1
-"""Rows with a p-value up to this are explained: the strangest tenth."""
 
 
 def build_encoder(preprocessor: Preprocessor, config: PretrainConfig) -> RowEncoder:
@@ -184,20 +180,20 @@ class RowModel:
         table
             Anything `open_table` reads: files, frames, Arrow tables, arrays.
         """
-        parts = [self.embed_cells(cells) for _, cells in self._batches(self._open(table), batch_rows)]
+        parts = [self.embed_cells(cells) for _, cells in self.encoded_batches(self._open(table), batch_rows)]
         return np.concatenate(parts) if parts else np.zeros((0, self.d_embedding), dtype=np.float32)
 
     def iter_embeddings(self, table: Any, *, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
         """Embeddings as record batches: `row_id` or the id column, and `embedding`."""
         source = self._open(table)
         schema = self.embedding_schema(source)
-        for batch, cells in self._batches(source, batch_rows):
+        for batch, cells in self.encoded_batches(source, batch_rows):
             flat = pa.array(self.embed_cells(cells).ravel())
             vectors = pa.FixedSizeListArray.from_arrays(flat, self.d_embedding)
-            yield pa.record_batch([_names(batch), vectors], schema=schema)
+            yield pa.record_batch([names_of(batch), vectors], schema=schema)
 
     def embedding_schema(self, source: TableSource) -> pa.Schema:
-        return pa.schema([_id_field(source), pa.field("embedding", pa.list_(pa.float32(), self.d_embedding))])
+        return pa.schema([id_field(source), pa.field("embedding", pa.list_(pa.float32(), self.d_embedding))])
 
     @torch.inference_mode()
     def embed_cells(self, cells: CellBatch) -> Float[np.ndarray, "N D"]:
@@ -259,74 +255,19 @@ class RowModel:
         batch_rows: int = BATCH_ROWS,
     ) -> Iterator[pa.RecordBatch]:
         """`score`, batch by batch."""
-        source, reference = self._open(table), self._reference()
-        schema = self.score_schema(source, explain=explain)
-        if fdr is not None:
-            fpr = self._limit(source, fpr=fpr, fdr=fdr, batch_rows=batch_rows)
-        fpr = self.config.index.fpr if fpr is None else fpr
-        if not 0 <= fpr <= 1:
-            raise TableError(f"fpr must lie between 0 and 1, got fpr={fpr:g}.")
-        n_calibration = len(reference.calibration.scores)
-        if 0 < fpr * (n_calibration + 1) < 1 - 1e-9:
-            warn(
-                f"fpr={fpr:g} needs at least {math.ceil(1 / fpr) - 1:,} calibration rows, the model has "
-                f"{n_calibration:,}: no row can be flagged; use an fpr of at least 1/{n_calibration + 1}."
-            )
-        for batch, cells in self._batches(source, batch_rows):
-            points = self.scored_points(cells)
-            evidence = reference.evidence(points)
-            score = reference.calibration.score(evidence.pieces)
-            p_value = reference.calibration.p_value(score)
-            nearest = evidence.neighbours["cells"][:, 0]
-            columns = [_names(batch), score, p_value, p_value <= fpr, reference.names(nearest)]
-            if explain:
-                told = np.arange(len(score)) if explain == "all" else np.flatnonzero(p_value <= max(fpr, EXPLAINED_P))
-                share = contributions(reference, self.cell_space, points[told], evidence[told])
-                strange = self.expectation.strange_cells(
-                    batch, self.known_times(cells), told, share, reference.expected_error, top_cells=top_cells
-                )
-                place = np.full(len(score), -1)
-                place[told] = np.arange(len(told))
-                columns.append(strange.take(pa.array(place, mask=place < 0)))
-            yield pa.record_batch([_to_arrow(column) for column in columns], schema=schema)
-
-    def _limit(self, source: TableSource, *, fpr: float | None, fdr: float, batch_rows: int) -> float:
-        """The largest p-value to flag so that a share of at most `fdr` of the flagged rows is expected to be normal."""
-        if fpr is not None:
-            raise TableError(f"give either fpr or fdr, got fpr={fpr:g} and fdr={fdr:g}; leave one out.")
-        if not 0 <= fdr <= 1:
-            raise TableError(f"fdr must lie between 0 and 1, got fdr={fdr:g}.")
-        batches = self.iter_scores(source, fpr=1.0, batch_rows=batch_rows)
-        p_value = np.concatenate([np.zeros(0), *(batch["p_value"].to_numpy() for batch in batches)])
-        limit = float(p_value[false_discoveries_below(p_value, fdr)].max(initial=0.0))
-        n_calibration = len(self._reference().calibration.scores)
-        n_beyond = int((p_value * (1 + n_calibration) < 1.5).sum())
-        if limit == 0 < fdr and n_beyond:
-            n_needed = math.ceil(len(p_value) / (fdr * (1 + n_calibration)))
-            warn(
-                f"Of {len(p_value):,} rows {n_beyond:,} are stranger than all {n_calibration:,} calibration rows, but "
-                f"fdr={fdr:g} flags only from {n_needed:,} such rows on, so none is flagged; raise fdr or "
-                "index.calibration_rows, or use fpr."
-            )
-        return limit
+        wanted = Scoring(self, fpr, fdr, explain, top_cells)
+        yield from wanted.batches(self._open(table), batch_rows=batch_rows)
 
     def score_schema(self, source: TableSource, *, explain: bool | Literal["all"] = False) -> pa.Schema:
-        names = self._reference().names(np.zeros(0, dtype=np.int64)).type
-        fields = [
-            _id_field(source),
-            pa.field("anomaly_score", pa.float64()),
-            pa.field("p_value", pa.float64()),
-            pa.field("is_anomaly", pa.bool_()),
-            pa.field("nearest_row_id", names),
-        ]
-        return pa.schema([*fields, pa.field("cells", STRANGE_CELLS)] if explain else fields)
+        """The columns of `score`."""
+        return Scoring(self, explain=explain).schema(source)
 
     def contributions(self, table: Any) -> Float[np.ndarray, "N C"]:
         """How much each cell adds to its row's anomaly score; the columns are those of `schema.used`. Rows sum to the
         score."""
-        source, reference = self._open(table), self._reference()
+        source, reference = self._open(table), self.known_reference
         parts = [np.zeros((0, self.preprocessor.layout.n_columns))]
-        for _, cells in self._batches(source, BATCH_ROWS):
+        for _, cells in self.encoded_batches(source, BATCH_ROWS):
             points = self.scored_points(cells)
             parts.append(contributions(reference, self.cell_space, points, reference.evidence(points)))
         return np.concatenate(parts)
@@ -338,7 +279,7 @@ class RowModel:
     @cached_property
     def known_times(self) -> KnownTimes:
         """What scoring makes of times later than those of the reference rows."""
-        standard = torch.from_numpy(self._reference().indexes["cells"].vectors)
+        standard = torch.from_numpy(self.known_reference.indexes["cells"].vectors)
         return KnownTimes.of(self.preprocessor, self.cell_space.cells_at(standard))
 
     @torch.inference_mode()
@@ -403,9 +344,9 @@ class RowModel:
         """`search`, batch by batch."""
         if k < 1:
             raise TableError(f"k must be at least 1, got k={k}.")
-        source, reference = self._open(table), self._reference()
+        source, reference = self._open(table), self.known_reference
         schema = self.neighbour_schema(source)
-        for batch, cells in self._batches(source, batch_rows, rows=rows):
+        for batch, cells in self.encoded_batches(source, batch_rows, rows=rows):
             direction = normalize(torch.from_numpy(self.embed_cells(cells)), dim=-1).numpy()
             exclude = batch.rows if same_rows else None
             distance, row = reference.indexes[SEARCH_SPACE].search(direction, min(k, len(reference)), exclude=exclude)
@@ -414,20 +355,19 @@ class RowModel:
             query = np.broadcast_to(np.arange(len(row))[:, None], row.shape)
             similarity = 1.0 - np.square(distance, dtype=np.float64) / 2
             columns = [
-                _names(batch).take(pa.array(query[found])),
+                names_of(batch).take(pa.array(query[found])),
                 rank[found],
                 reference.names(row[found]),
                 similarity[found],
             ]
-            yield pa.record_batch([_to_arrow(column) for column in columns], schema=schema)
+            yield pa.record_batch([to_arrow(column) for column in columns], schema=schema)
 
     def neighbour_schema(self, source: TableSource) -> pa.Schema:
-        names = self._reference().names(np.zeros(0, dtype=np.int64)).type
         return pa.schema(
             [
-                _id_field(source),
+                id_field(source),
                 pa.field("rank", pa.int32()),
-                pa.field("neighbour_row_id", names),
+                pa.field("neighbour_row_id", self.name_type),
                 pa.field("similarity", pa.float64()),
             ]
         )
@@ -445,9 +385,10 @@ class RowModel:
         `tabmoco.duplicates.search`; `progress` is told the number of rows just read."""
         words, given = Words(), (table,) if against is None else (table, against)
         sources = [self._open(one) for one in given]
+        used, encoded = self.schema.used, (self.encoded_batches(source, BATCH_ROWS) for source in sources)
         sides = (
-            Side.gather(source, self.schema.used, words, self._batches(source, BATCH_ROWS), self.points, progress)
-            for source in sources
+            Side.gather(source, used, words, batches, self.points, progress)
+            for source, batches in zip(sources, encoded, strict=True)
         )
         return find_duplicates(sides, threshold=threshold, k=k)
 
@@ -455,7 +396,7 @@ class RowModel:
     def imputer(self) -> Imputer:
         """Guesses of missing cells, learned from the reference rows as they are needed."""
         epochs = self.record.get("steps_done", 0) * self.config.optimize.batch_size / self.record.get("n_trained", 1)
-        return Imputer(self.preprocessor, self.encoder, self.decoder, self._reference(), self.cell_space, epochs)
+        return Imputer(self.preprocessor, self.encoder, self.decoder, self.known_reference, self.cell_space, epochs)
 
     def filling(self, table: Any, *, uncertainty: bool = False) -> Filling:
         """`impute`, batch by batch, with the number of cells filled in each column."""
@@ -489,37 +430,28 @@ class RowModel:
         same = open_table(source, columns=data.columns, exclude=left_out, id_column=data.id_column)
         return bool(same.fingerprint() == self.record.get("fingerprint"))
 
-    def _batches(
+    def encoded_batches(
         self, source: TableSource, batch_rows: int, *, rows: Sequence[int] | None = None
     ) -> Iterator[tuple[TableBatch, CellBatch]]:
+        """The rows of a table as they are and encoded; all, or those at some positions."""
         batches = source.batches(batch_rows=batch_rows) if rows is None else [source.take(np.asarray(rows, np.int64))]
         for batch in batches:
             yield batch, self.preprocessor.transform(batch)
 
-    def _reference(self) -> Reference:
+    @property
+    def known_reference(self) -> Reference:
+        """The reference rows.
+
+        Raises
+        ------
+        TableError
+            If the model has none.
+        """
         if self.reference is None:
             raise TableError("this model has no reference rows to compare with; pretrain again with --index auto.")
         return self.reference
 
-
-OUTPUT_COLUMNS = {
-    "embedding", "anomaly_score", "p_value", "is_anomaly", "nearest_row_id", "cells", "rank",
-    "neighbour_row_id", "similarity",
-}  # fmt: skip
-"""Names of the columns that results have besides the id."""
-
-
-def _names(batch: TableBatch) -> pa.Array:
-    return pa.array(batch.rows) if batch.ids is None else batch.ids
-
-
-def _id_field(source: TableSource) -> pa.Field:
-    if source.id_column is None:
-        return pa.field("row_id", pa.int64())
-    if source.id_column in OUTPUT_COLUMNS:
-        raise TableError(f"the id column must not be named like an output column, got {source.id_column!r}; rename it.")
-    return pa.field(source.id_column, source.id_type)
-
-
-def _to_arrow(column: Any) -> pa.Array:
-    return column if isinstance(column, pa.Array) else pa.array(np.ascontiguousarray(column))
+    @property
+    def name_type(self) -> pa.DataType:
+        """Type of what reference rows are called: their ids or positions."""
+        return self.known_reference.names(np.zeros(0, dtype=np.int64)).type

@@ -23,8 +23,9 @@ import tabmoco.model
 from tabmoco.config import DataConfig, EncoderConfig, IndexConfig, ObjectiveConfig, OptimizeConfig, PretrainConfig
 from tabmoco.errors import SchemaError, TableError
 from tabmoco.expectation import STRANGE_CELLS, TIED_DIGITS
-from tabmoco.model import OUTPUT_COLUMNS, RowModel, build_encoder, build_untrained
+from tabmoco.model import RowModel, build_encoder, build_untrained
 from tabmoco.neighbors.reference import UNFITTED, WEIGHTS
+from tabmoco.results import OUTPUT_COLUMNS
 from tabmoco.tables.display import describe
 from tabmoco.tables.notices import TabmocoWarning
 from tabmoco.tables.source import open_table

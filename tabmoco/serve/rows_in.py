@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from tabmoco.errors import SchemaError, TableError
-from tabmoco.model import OUTPUT_COLUMNS, RowModel
+from tabmoco.model import RowModel
+from tabmoco.results import OUTPUT_COLUMNS
 from tabmoco.serve.arrow_stream import read_stream
 from tabmoco.serve.json_cells import cells_to_arrow
 from tabmoco.serve.limits import Limits
