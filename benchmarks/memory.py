@@ -19,15 +19,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.results_file import footer, provenance, write_results
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
 
 PART_ROWS = 1_000_000
 LIMIT_GIB = 2.0
@@ -140,6 +136,11 @@ def render(runs: Sequence[dict[str, Any]], facts: dict[str, Any]) -> str:
 
 
 def plot(runs: Sequence[dict[str, Any]], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.4))
     for stage in STAGES:
         some = sorted((run["rows"], run["peak_gib"], run["seconds"]) for run in runs if run["stage"] == stage)

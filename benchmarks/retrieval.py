@@ -20,7 +20,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -33,9 +32,6 @@ from tabmoco.model import RowModel, build_untrained
 from tabmoco.neighbors.evidence import CellSpace
 from tabmoco.tables.cells import CellBatch
 from tabmoco.tables.scalings import normal_scores
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
 
 TABLES = {
     "nyc_flights": ("big", "arr_delay"),
@@ -149,6 +145,11 @@ def plot(results: dict[str, Any], path: Path) -> None:
     """Bars per table at the highest rate of damage."""
     rate = RATES[-1]
     names = list(results["tables"])
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
     figure, axes = plt.subplots(figsize=(9, 3.4), layout="constrained")
     labels = {"cells": "neighbours among cells", "untrained": "untrained encoder", "tabmoco": "tabmoco"}
     for offset, (way, colour) in enumerate(zip(labels, ("#c3c7cf", "#8fa3bf", "#1f6f8b"), strict=True)):

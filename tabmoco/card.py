@@ -122,6 +122,8 @@ def _stored(model: RowModel, *, has_queue: bool) -> list[str]:
         ]
         if reference.rarity is not None:
             lines += ["How frequent each category is among these (index.safetensors)."]
+        if reference.known_times is not None:
+            lines += ["The last times among these, and what nine in ten lie before (index.safetensors)."]
         if reference.held_out is not None:
             lines += [
                 f"The {len(reference.held_out):,} rows kept out of training as encoded cells, for later updates to "

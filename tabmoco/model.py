@@ -26,7 +26,6 @@ from tabmoco.imputation.filling import Filling
 from tabmoco.imputation.imputer import Imputer
 from tabmoco.neighbors.evidence import CellSpace
 from tabmoco.neighbors.explain import contributions
-from tabmoco.neighbors.known_times import KnownTimes
 from tabmoco.neighbors.reference import SEARCH_SPACE, Points, Reference
 from tabmoco.nn.encoder import RowEncoder
 from tabmoco.nn.heads import CellDecoder
@@ -274,13 +273,12 @@ class RowModel:
 
     def scored_points(self, cells: CellBatch) -> Points:
         """The rows as points as scoring sees them, where the first rows after the reference rows are not late."""
-        return dataclasses.replace(self.points(self.known_times(cells)), content=cells.content_hash().numpy())
+        return dataclasses.replace(self.points(self.as_scored(cells)), content=cells.content_hash().numpy())
 
-    @cached_property
-    def known_times(self) -> KnownTimes:
-        """What scoring makes of times later than those of the reference rows."""
-        standard = torch.from_numpy(self.known_reference.indexes["cells"].vectors)
-        return KnownTimes.of(self.preprocessor, self.cell_space.cells_at(standard))
+    def as_scored(self, cells: CellBatch) -> CellBatch:
+        """The rows with times later than those of the reference rows as they count."""
+        known_times = self.known_reference.known_times
+        return cells if known_times is None else known_times(cells)
 
     @torch.inference_mode()
     def points(self, cells: CellBatch) -> Points:

@@ -190,6 +190,10 @@ def check_widths(model: RowModel, reference: Reference) -> None:
                 f"{name} must be {np.dtype(dtype)}, finite and of shape {shapes}, got {array.dtype} of shape "
                 f"{array.shape}; train the model again."
             )
+    if reference.known_times is not None and not reference.known_times.is_sound(model.preprocessor):
+        raise ModelFileError(
+            "the known times must be finite, one recent and one last of each column of times; train the model again."
+        )
     splits = {"forest": len(space.trait_owner), "residual": len(space.residual_owner)}
     for name, forest in reference.forests.items():
         if forest.coordinate.max(initial=0) >= max(splits[name], 1):

@@ -8,7 +8,7 @@
 | preprocessor.safetensors | its arrays: quantiles and text statistics |
 | encoder.safetensors | the encoder |
 | objectives.safetensors | heads, target, queue, bank and centre |
-| index.safetensors | reference rows in every space, rows kept out, whitening, forests, rarity, blame and errors |
+| index.safetensors | reference rows in every space, rows kept out, whitening, forests, rarity, times, blame, errors |
 | ids.arrow | their names, if the table has an id column |
 | calibration.json | the scales and weights of the evidence and the calibration scores |
 | record.json | how the model came to be |
@@ -52,6 +52,7 @@ from tabmoco.model_checks import (
 from tabmoco.neighbors.anomaly import Calibration, PieceScale
 from tabmoco.neighbors.forest import OutsideForest
 from tabmoco.neighbors.index import RowIndex
+from tabmoco.neighbors.known_times import KnownTimes
 from tabmoco.neighbors.rarity import Rarity
 from tabmoco.neighbors.reference import (
     DISTANCE_SPACES,
@@ -163,6 +164,8 @@ def _write_reference(reference: Reference, directory: Path) -> None:
     arrays["expected/error"] = reference.expected_error
     if reference.rarity is not None:
         arrays["rarity/surprise"] = reference.rarity.surprise
+    if reference.known_times is not None:
+        arrays |= {f"times/{part}": a for part, a in vars(reference.known_times).items()}
     arrays |= {f"usual_blame/{piece}": a for piece, a in reference.usual_blame.items()}
     if reference.held_out is not None:
         arrays |= {f"held_out/{part}": a for part, a in reference.held_out.to_arrays().items()}
@@ -249,6 +252,7 @@ def _read_reference(directory: Path, files: set[str]) -> Reference:
         spaces["usual_blame"],
         spaces["expected"]["error"],
         Rarity(**spaces["rarity"]) if "rarity" in spaces else None,
+        KnownTimes(**spaces["times"]) if "times" in spaces else None,
         RowIndex.from_arrays(spaces["held_out"]) if "held_out" in spaces else None,
     )
     check_reference(reference)

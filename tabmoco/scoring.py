@@ -72,7 +72,7 @@ class Scoring:
             told = np.arange(len(score)) if self.explain == "all" else np.flatnonzero(p_value <= max(fpr, EXPLAINED_P))
             share = contributions(reference, model.cell_space, points[told], evidence[told])
             strange = model.expectation.strange_cells(
-                batch, model.known_times(cells), told, share, reference.expected_error, top_cells=self.top_cells
+                batch, model.as_scored(cells), told, share, reference.expected_error, top_cells=self.top_cells
             )
             place = np.full(len(score), -1)
             place[told] = np.arange(len(told))

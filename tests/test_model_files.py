@@ -553,9 +553,11 @@ def test_the_files_hold_what_the_score_is_made_of(model, directory):
             np.testing.assert_array_equal(arrays[f"{name}_forest/{part}"], array)
     assert {name.partition("/")[0] for name in arrays} == {
         "cells", "whitened", "direction", "whitening", "expected", "usual_blame", "forest_forest", "residual_forest",
-        "held_out", "rarity",
+        "held_out", "rarity", "times",
     }  # fmt: skip
     np.testing.assert_array_equal(arrays["rarity/surprise"], reference.rarity.surprise)
+    for part, array in vars(reference.known_times).items():
+        np.testing.assert_array_equal(arrays[f"times/{part}"], array)
     np.testing.assert_array_equal(arrays["held_out/rows"], reference.held_out.rows)
     assert len(arrays["held_out/vectors"]) == len(reference.calibration.scores)
     calibration = json.loads((directory / "calibration.json").read_text())

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Float, Int64
-from torch import Tensor
 
 from tabmoco.tables.cells import CellBatch
 from tabmoco.tables.encoders import TimestampEncoder
@@ -31,33 +30,52 @@ class KnownTimes:
     and a year at most; what lies beyond is added. Weekday, month and time of day remain what they are.
     """
 
-    slots: Int64[Tensor, " T"]
+    slots: Int64[np.ndarray, " T"]
     """Number slots that hold elapsed time."""
 
-    recent: Float[Tensor, " T"]
+    recent: Float[np.ndarray, " T"]
     """What a later time counts as. z-scores, as is the end."""
 
-    end: Float[Tensor, " T"]
+    end: Float[np.ndarray, " T"]
     """The last time that counts so."""
 
     @classmethod
-    def of(cls, preprocessor: Preprocessor, rows: CellBatch) -> KnownTimes:
-        """Times of these rows. A column without any has nothing to be later than, and is left alone."""
-        slots, recent, end = [], [], []
-        for column, encoder in enumerate(preprocessor.encoders):
-            if not isinstance(encoder, TimestampEncoder) or encoder.scale == 0:
-                continue
-            slot = preprocessor.layout.number_owner.index(column)
-            known = rows.number[~rows.missing[:, column], slot]
+    def of(cls, preprocessor: Preprocessor, rows: CellBatch) -> KnownTimes | None:
+        """Times of these rows; a column of one moment or none is left alone, and none is left if all are."""
+        found = []
+        for column, slot in time_slots(preprocessor).items():
+            known = rows.number[~rows.missing[:, column], slot].numpy()
             if len(known):
-                slots.append(slot)
-                recent.append(float(np.quantile(known.numpy(), RECENT)))
-                latest, span = float(known.max()), float(known.max() - known.min())
-                end.append(latest + min(span, MOST_SECONDS / encoder.scale))
-        return cls(torch.tensor(slots, dtype=torch.int64), torch.tensor(recent), torch.tensor(end))
+                longest = MOST_SECONDS / preprocessor.encoders[column].scale
+                end = known.max() + min(known.max() - known.min(), longest)
+                found.append((slot, np.quantile(known, RECENT), end))
+        if not found:
+            return None
+        slots, recent, end = zip(*found, strict=True)
+        return cls(np.array(slots, np.int64), np.array(recent, np.float32), np.array(end, np.float32))
 
     def __call__(self, cells: CellBatch) -> CellBatch:
         """The rows with later times as they count."""
-        time = cells.number[:, self.slots]
-        counted = torch.minimum(time, self.recent) + (time - self.end).clamp(min=0)
-        return CellBatch(cells.number.index_copy(1, self.slots, counted), cells.code, cells.missing)
+        slots, recent, end = (torch.from_numpy(array) for array in (self.slots, self.recent, self.end))
+        time = cells.number[:, slots]
+        counted = torch.minimum(time, recent) + (time - end).clamp(min=0)
+        return CellBatch(cells.number.index_copy(1, slots, counted), cells.code, cells.missing)
+
+    def is_sound(self, preprocessor: Preprocessor) -> bool:
+        """Whether these can be times of a preprocessor's columns."""
+        same = self.slots.shape == self.recent.shape == self.end.shape
+        typed = self.slots.dtype == np.int64 and self.recent.dtype == self.end.dtype == np.float32
+        if not (same and typed and self.slots.ndim == 1):
+            return False
+        apart = len(set(self.slots.tolist())) == len(self.slots)
+        known = set(self.slots.tolist()) <= set(time_slots(preprocessor).values())
+        return apart and known and bool(np.isfinite(self.end).all() and (self.recent <= self.end).all())
+
+
+def time_slots(preprocessor: Preprocessor) -> dict[int, int]:
+    """The number slot of elapsed time of each column that has it and in which it varies."""
+    return {
+        column: preprocessor.layout.number_owner.index(column)
+        for column, encoder in enumerate(preprocessor.encoders)
+        if isinstance(encoder, TimestampEncoder) and encoder.scale > 0
+    }

@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Int64
 from tabmoco.neighbors.anomaly import Calibration, PieceScale
 from tabmoco.neighbors.forest import OutsideForest
 from tabmoco.neighbors.index import NO_NEIGHBOUR, RowIndex
+from tabmoco.neighbors.known_times import KnownTimes
 from tabmoco.neighbors.landmarks import Landmarks
 from tabmoco.neighbors.rarity import Rarity
 from tabmoco.neighbors.whitening import Whitening
@@ -122,6 +123,9 @@ class Reference:
 
     rarity: Rarity | None = None
     """How rare the levels of codes are, if there are codes and rows that calibrate it."""
+
+    known_times: KnownTimes | None = None
+    """Until when times are known, if the table has any; what is behind that counts as known for a while."""
 
     held_out: RowIndex | None = None
     """The rows kept out of training, as the cells they are: a later update calibrates on them again."""

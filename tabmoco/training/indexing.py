@@ -108,10 +108,9 @@ def build_reference(
     """
     config, cells, scored = model.config.index, known.cells, known.row
     points = known.points(model)
-    apart = None
-    if len(held_out):
-        known_times = KnownTimes.of(model.preprocessor, cells)
-        apart = dataclasses.replace(held_out, cells=known_times(held_out.cells)).points(model)
+    known_times = KnownTimes.of(model.preprocessor, cells)
+    as_scored = held_out.cells if known_times is None else known_times(held_out.cells)
+    apart = dataclasses.replace(held_out, cells=as_scored).points(model) if len(held_out) else None
     outside, origin = _outside_points(model, cells, seed)
     reference = Reference.build(
         points,
@@ -131,7 +130,9 @@ def build_reference(
     usual = usual_blame(reference, model.cell_space, few, reference.evidence(few))
     errors = model.expectation.errors(cells, model.scalings(cells)[..., 0])
     rows_apart = _rows_apart(model, held_out) if len(held_out) else None
-    return dataclasses.replace(reference, usual_blame=usual, expected_error=errors, held_out=rows_apart)
+    return dataclasses.replace(
+        reference, usual_blame=usual, expected_error=errors, known_times=known_times, held_out=rows_apart
+    )
 
 
 def _rows_apart(model: RowModel, held_out: KnownRows) -> RowIndex:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,7 +13,9 @@ from hypothesis import strategies as st
 
 import tabmoco
 from tabmoco.config import EncoderConfig, IndexConfig, ObjectiveConfig, OptimizeConfig, PretrainConfig
+from tabmoco.errors import ModelFileError
 from tabmoco.model import RowModel
+from tabmoco.model_checks import check_widths
 from tabmoco.neighbors.known_times import KnownTimes
 from tabmoco.tables.cells import CellBatch
 
@@ -94,10 +98,40 @@ def test_rows_learned_from_are_still_their_own_twins(model):
 
 def test_an_update_moves_the_known_times(model):
     updated = tabmoco.update(model, payments(300, DAYS, DAYS, seed=5), steps=2)
-    before, after = model.known_times, updated.known_times
+    before, after = model.reference.known_times, updated.reference.known_times
     day = 86_400 / model.preprocessor.encoders[0].scale
-    assert float(before.end) == pytest.approx(float(before.recent) + (0.1 + 1) * DAYS * day, abs=4 * day)
-    assert float(after.end - before.end) == pytest.approx(2 * DAYS * day, abs=6 * day)
+    assert before.end.item() == pytest.approx(before.recent.item() + (0.1 + 1) * DAYS * day, abs=4 * day)
+    assert (after.end - before.end).item() == pytest.approx(2 * DAYS * day, abs=6 * day)
+
+
+def test_they_are_saved_and_a_model_without_them_takes_times_as_they_are(model, tmp_path):
+    later = payments(50, DAYS, 0.5 * DAYS, seed=7)
+    model.save(tmp_path / "model")
+    loaded = RowModel.load(tmp_path / "model", device="cpu")
+    assert np.array_equal(p_values(loaded, later), p_values(model, later))
+    older = dataclasses.replace(model, reference=dataclasses.replace(model.reference, known_times=None))
+    assert (p_values(older, later) <= 0.1).mean() > 0.8
+    older.save(tmp_path / "older")
+    loaded = RowModel.load(tmp_path / "older", device="cpu")
+    assert np.array_equal(p_values(loaded, later), p_values(older, later))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"slots": np.array([1])},
+        {"slots": np.array([0, 0]), "recent": np.float32([0, 0]), "end": np.float32([1, 1])},
+        {"slots": np.array([0], np.int32)},
+        {"recent": np.float32([9])},
+        {"end": np.float32([np.inf])},
+        {"end": np.float64([2])},
+    ],
+)
+def test_times_that_cannot_be_are_refused(model, changed, tmp_path):
+    times = dataclasses.replace(KnownTimes(np.array([0]), np.float32([1]), np.float32([2])), **changed)
+    damaged = dataclasses.replace(model, reference=dataclasses.replace(model.reference, known_times=times))
+    with pytest.raises(ModelFileError, match="the known times must be finite"):
+        check_widths(damaged, damaged.reference)
 
 
 def test_a_table_without_times_and_a_column_of_one_moment_have_nothing_to_be_later_than():
@@ -105,7 +139,7 @@ def test_a_table_without_times_and_a_column_of_one_moment_have_nothing_to_be_lat
     one = table.assign(paid=[None, START] * 150)
     for learned, scored in ((table[["shop", "amount"]], table[["shop", "amount"]]), (one, table)):
         model = tabmoco.pretrain(learned, hardly)
-        assert len(model.known_times.slots) == 0
+        assert model.reference.known_times is None
         assert np.isfinite(p_values(model, scored)).all()
 
 
@@ -115,11 +149,11 @@ def test_a_table_without_times_and_a_column_of_one_moment_have_nothing_to_be_lat
     st.floats(0, 100, width=32),
 )
 def test_times_keep_their_order_and_only_later_ones_change(times, recent, width):
-    known = KnownTimes(torch.tensor([1]), torch.tensor([recent]), torch.tensor([recent + width]))
+    known = KnownTimes(np.array([1]), np.float32([recent]), np.float32([recent]) + np.float32([width]))
     number = torch.stack([torch.arange(len(times)).float(), torch.tensor(times)], dim=1)
     cells = CellBatch(number, torch.zeros(len(times), 0, dtype=torch.int64), torch.zeros(len(times), 1).bool())
     counted = known(cells).number
-    end = float(known.end)
+    end = known.end.item()
     expected = [t if t <= recent else recent if t <= end else recent + (t - end) for t in number[:, 1].tolist()]
     torch.testing.assert_close(counted[:, 1], torch.tensor(expected))
     assert torch.equal(counted[:, 0], number[:, 0]) and torch.equal(cells.number[:, 1], torch.tensor(times))
