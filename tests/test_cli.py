@@ -21,6 +21,7 @@ from typer.testing import CliRunner, Result
 import tabmoco
 import tabmoco.model
 import tabmoco.training.pretrain
+from tabmoco import cli
 from tabmoco.cli import app
 from tabmoco.errors import Interrupted, TabmocoError
 from tabmoco.model import RowModel
@@ -388,6 +389,33 @@ def test_wrong_options_and_commands_suggest_the_right_ones(data):
     assert "'score'" in invoke("scor").stderr
 
 
+def hidden_interrupt() -> RuntimeError:
+    """Ctrl-C while a class is being made, as Python up to 3.11 passes it on."""
+    error = RuntimeError("Error calling __set_name__ on 'cached_property' instance")
+    error.__cause__ = KeyboardInterrupt()
+    return error
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), hidden_interrupt()])
+def test_an_interrupt_before_any_command_says_nothing(monkeypatch, capsys, error):
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(cli, "app", lambda **_: raise_(error))
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert stopped.value.code == 130 and capsys.readouterr().err == ""
+
+
+def test_other_errors_before_any_command_are_not_hidden(monkeypatch):
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(cli, "app", lambda **_: raise_(RuntimeError("a bug")))
+    with pytest.raises(RuntimeError, match="a bug"):
+        cli.main()
+
+
+def raise_(error: BaseException) -> None:
+    raise error
+
+
 @pytest.mark.parametrize(
     ("error", "code", "line"),
     [
@@ -395,6 +423,7 @@ def test_wrong_options_and_commands_suggest_the_right_ones(data):
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), 2, "Error: there is not enough memory; "),
         (OSError(28, "No space left on device", "somewhere"), 2, "Error: somewhere: No space left on device."),
         (KeyboardInterrupt(), 130, "Error: interrupted; "),
+        (hidden_interrupt(), 130, "Error: interrupted; "),
         (TabmocoError("a\x1b[2J\nb"), 2, "Error: a\\x1b[2J"),
     ],
 )

@@ -12,7 +12,7 @@ import sys
 from importlib import import_module
 
 from tabmoco.cli.app import app
-from tabmoco.cli.console import INTERRUPTED
+from tabmoco.cli.console import INTERRUPTED, hides_interrupt
 
 __all__ = ["app", "main"]
 
@@ -50,5 +50,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         app(prog_name="tabmoco")
-    except KeyboardInterrupt:  # no command has begun
+    except (KeyboardInterrupt, RuntimeError) as error:  # no command has begun
+        if isinstance(error, RuntimeError) and not hides_interrupt(error):
+            raise
         sys.exit(INTERRUPTED)

@@ -76,12 +76,20 @@ def reported(*, quiet: bool) -> Iterator[None]:
         except TabmocoError as error:
             _fail(str(error), USER_ERROR)
         except (MemoryError, RuntimeError) as error:
+            if hides_interrupt(error):
+                _fail("interrupted; no half-written file is left.", INTERRUPTED)
             if not says_memory(error):
                 raise
             _fail("there is not enough memory; use fewer columns or rows, or a machine with more.", USER_ERROR)
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
             _fail(f"{where}{error.strerror or error}.", USER_ERROR)
+
+
+def hides_interrupt(error: BaseException) -> bool:
+    """Whether Ctrl-C came while a class was being made, as modules are imported: until Python 3.12 its `__set_name__`
+    turned what it met into a RuntimeError."""
+    return isinstance(error.__cause__, KeyboardInterrupt)
 
 
 def says_memory(error: MemoryError | RuntimeError) -> bool:
