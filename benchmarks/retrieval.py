@@ -143,13 +143,13 @@ def render(results: dict[str, Any]) -> str:
 
 def plot(results: dict[str, Any], path: Path) -> None:
     """Bars per table at the highest rate of damage."""
-    rate = RATES[-1]
-    names = list(results["tables"])
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    rate = RATES[-1]
+    names = list(results["tables"])
     figure, axes = plt.subplots(figsize=(9, 3.4), layout="constrained")
     labels = {"cells": "neighbours among cells", "untrained": "untrained encoder", "tabmoco": "tabmoco"}
     for offset, (way, colour) in enumerate(zip(labels, ("#c3c7cf", "#8fa3bf", "#1f6f8b"), strict=True)):

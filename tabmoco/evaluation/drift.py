@@ -41,6 +41,7 @@ from tabmoco.nn.columns import untemper
 from tabmoco.tables.encoders import read_cells
 from tabmoco.tables.names import require_columns
 from tabmoco.tables.schema import Column
+from tabmoco.training.indexing import directions
 
 CLASSIFIER_ROWS, KERNEL_ROWS, SCORED_ROWS, TEXTS = 4_000, 1_000, 2_000, 1_000
 """Rows of each side that the tests of whole rows, and texts that the test of a text column see at most."""
@@ -391,8 +392,8 @@ class _Encoded:
     def of(cls, model: RowModel, reference: Reference, side: Side, seed: int) -> _Encoded:
         assert side.cells is not None, "rows of a table"
         rows = np.random.default_rng(seed).permutation(len(side.cells))[:SCORED_ROWS]
-        points = model.scored_points(side.cells[torch.from_numpy(rows)])
-        evidence = reference.evidence(points)
+        cells = side.cells[torch.from_numpy(rows)]
+        evidence = reference.evidence(model.scored_points(cells))
         score = reference.calibration.score(evidence.pieces)
         share_known = float(np.mean(evidence.twin != NO_NEIGHBOUR))
-        return cls(score, points.vectors[SEARCH_SPACE][:KERNEL_ROWS], share_known)
+        return cls(score, directions(model, cells[:KERNEL_ROWS]), share_known)

@@ -97,16 +97,11 @@ class Sample:
     @classmethod
     def read(cls, model: RowModel, points: Float[np.ndarray, "N W"]) -> Sample:
         """The cells that lie at these points of the space `cells`."""
-        space, layout = model.cell_space, model.preprocessor.layout
+        space = model.cell_space
         scale = (space.reach * space.number_weight).double().numpy()
-        number = points[:, : layout.n_numbers].astype(np.float64) / np.where(scale > 0, scale, 1.0)
-        code = np.zeros((len(points), layout.n_codes), dtype=np.int64)
-        start = layout.n_numbers
-        for slot, projection in enumerate(space.projections):
-            block = points[:, start : start + projection.shape[1]]
-            code[:, slot] = (block @ projection.T.numpy()).argmax(1)
-            start += projection.shape[1]
-        return cls(number, code, points[:, start:] > 0.5)
+        number = points[:, : len(scale)].astype(np.float64) / np.where(scale > 0, scale, 1.0)
+        cells = space.cells_at(torch.from_numpy(points))
+        return cls(number, cells.code.numpy(), cells.missing.numpy())
 
     def seconds_of_day(self, first_slot: int) -> Int64[np.ndarray, " N"]:
         """Whole seconds since midnight of a timestamp whose slots begin at `first_slot`."""

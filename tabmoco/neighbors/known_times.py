@@ -15,7 +15,6 @@ from tabmoco.tables.preprocess import Preprocessor
 MOST_SECONDS = 366 * 86_400.0
 """No time counts as known that lies further behind the latest one: a year."""
 
-
 RECENT = 0.9
 """Quantile of the known times that a later one counts as: the last moments themselves lie at an edge, where every
 number is strange."""

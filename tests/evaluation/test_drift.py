@@ -458,3 +458,13 @@ def test_what_cannot_be_compared_is_refused(model):
     with pytest.raises(TableError, match="no reference rows"):
         drift(bare, table)
     assert drift(bare, table, against=make_table(30, seed=2)).strange_share is None
+
+
+def test_rows_that_only_come_later_are_not_drift_but_their_embeddings_tell(model):
+    now = make_table(400, seed=11)
+    later = now.assign(seen=now["seen"] + pd.Timedelta(days=100))
+    found = drift(model, later)
+    assert found.moved == []
+    effects = {finding.name: finding.effect for finding in found.rows}
+    as_now = {finding.name: finding.effect for finding in drift(model, now).rows}
+    assert effects["anomaly score"] < 0.2 and effects["embedding"] > as_now["embedding"] + 0.05
