@@ -58,7 +58,7 @@ ENCODER_SECONDS = 80.0
 
 QUICK = {
     "tables": "credit_g,phoneme,splice",
-    "methods": "linear,extra-trees,CatBoost,average,untrained,tabmoco-embedding,tabmoco-cells,tabmoco",
+    "methods": "linear,extra-trees,CatBoost,average,untrained,tabmoco-expected,tabmoco-cells,tabmoco",
     "budgets": "25,100,500",
     "draws": 2,
     "seeds": 1,

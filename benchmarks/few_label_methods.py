@@ -29,6 +29,7 @@ from tabmoco.evaluation.rivals import (
     LogisticOnBoth,
     LogisticOnCells,
     LogisticOnComponents,
+    LogisticOnExpected,
     LogisticOnUntrained,
     XGBoost,
     predictions,
@@ -135,7 +136,8 @@ METHODS: dict[str, Method] = {
         Method("SCARF", "ssl", "ts3l's encoder", Logistic, "ts3l", "SCARF"),
         Method("VIME", "ssl", "ts3l's encoder", Logistic, "ts3l", "VIME"),
         Method("tabmoco-embedding", "tabmoco", "the embedding", Logistic, source="encoder"),
-        Method("tabmoco-cells", "tabmoco", "cells and the embedding", LogisticOnBoth, source="encoder"),
+        Method("tabmoco-expected", "tabmoco", "the expected cells", LogisticOnExpected, source="encoder"),
+        Method("tabmoco-cells", "tabmoco", "cells and expected cells", LogisticOnBoth, source="encoder"),
         Method("from-scratch", "scratch", "the table", FromScratch, source="encoder", usual_seconds=20),
         Method("tabmoco-finetuned", "tabmoco", "the table", TUNED, source="encoder", usual_seconds=20),
         Method("tabmoco", "tabmoco", "the table", DEFAULT, source="encoder", usual_seconds=20),
@@ -144,7 +146,7 @@ METHODS: dict[str, Method] = {
 """Every method by its name. `linear` is logistic regression or ridge; so are all that see one kind of points only."""
 
 SCARF_METHODS = (
-    "linear", "CatBoost", "average", "untrained", "SCARF", "tabmoco-embedding", "from-scratch", "tabmoco-finetuned",
+    "linear", "CatBoost", "average", "untrained", "SCARF", "tabmoco-expected", "from-scratch", "tabmoco-finetuned",
     "tabmoco",
 )  # fmt: skip
 """Methods that are tried with a quarter of the labels and with flipped ones."""

@@ -7,12 +7,16 @@ place where settings are checked; how they are read and written is in `tabmoco.s
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from tabmoco.errors import ConfigError
 from tabmoco.settings import Settings, at_least, between, check_types, span
 
 Kind = Literal["number", "category", "boolean", "timestamp", "text", "dropped"]
+
+Space = Literal["embedding", "expected"]
+SPACES: tuple[Space, ...] = get_args(Space)
+"""Where rows lie as vectors; see `RowModel.embed`."""
 
 
 @dataclass(frozen=True)
@@ -229,6 +233,17 @@ class ObjectiveConfig:
         between(self, temperature=(1e-3, 100.0), target_temperature=(1e-3, 100.0))
         for name in ("ema_momentum", "ema_momentum_end", "slot_momentum", "centre_momentum"):
             between(self, **{name: (0.0, 1.0)})
+
+
+def require_space(space: str, objective: ObjectiveConfig) -> None:
+    """Refuse a space that there is not, or that a model with this objective does not have."""
+    if space not in SPACES:
+        raise ConfigError(f"space must be one of {', '.join(SPACES)}, got {space!r}.")
+    if space == "expected" and "masked_cells" not in objective.weights:
+        raise ConfigError(
+            "what cells are expected to hold is learned by the objective masked_cells, but objective.weights names "
+            f"{', '.join(objective.weights)}; pretrain with masked_cells beside it, or use space=embedding."
+        )
 
 
 @dataclass(frozen=True)

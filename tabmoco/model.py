@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from tabmoco.config import PretrainConfig
+from tabmoco.config import PretrainConfig, Space, require_space
 from tabmoco.duplicates.compared import Words
 from tabmoco.duplicates.groups import Duplicates
 from tabmoco.duplicates.search import Side, find_duplicates
@@ -171,39 +171,65 @@ class RowModel:
 
     # ---------------------------------------------------------------- embed
 
-    def embed(self, table: Any, *, batch_rows: int = BATCH_ROWS) -> Float[np.ndarray, "N D"]:
-        """Embeddings of all rows, float32, in the table's order.
+    def embed(
+        self, table: Any, *, space: Space = "embedding", batch_rows: int = BATCH_ROWS
+    ) -> Float[np.ndarray, "N D"]:
+        """All rows as vectors, float32, in the table's order.
 
         Parameters
         ----------
         table
             Anything `open_table` reads: files, frames, Arrow tables, arrays.
-        """
-        parts = [self.embed_cells(cells) for _, cells in self.encoded_batches(self._open(table), batch_rows)]
-        return np.concatenate(parts) if parts else np.zeros((0, self.d_embedding), dtype=np.float32)
+        space
+            "embedding", where rows lie near each other that share their cells, for search, maps and clusters; or
+            "expected", what the model expects in every cell of the row (numbers in both scalings, logarithms of
+            categories' probabilities), for a classifier or a regression of your own: with few labels it learns more
+            from these than from cells or embeddings.
 
-    def iter_embeddings(self, table: Any, *, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
-        """Embeddings as record batches: `row_id` or the id column, and `embedding`."""
+        Raises
+        ------
+        ConfigError
+            If cells are to be expected of a model that was trained without masked_cells.
+        """
+        parts = [self.embed_cells(cells, space) for _, cells in self.encoded_batches(self._open(table), batch_rows)]
+        return np.concatenate(parts) if parts else np.zeros((0, self.width(space)), dtype=np.float32)
+
+    def iter_embeddings(
+        self, table: Any, *, space: Space = "embedding", batch_rows: int = BATCH_ROWS
+    ) -> Iterator[pa.RecordBatch]:
+        """`embed` as record batches: `row_id` or the id column, and a column of the space's name."""
         source = self._open(table)
-        schema = self.embedding_schema(source)
+        schema = self.embedding_schema(source, space)
         for batch, cells in self.encoded_batches(source, batch_rows):
-            flat = pa.array(self.embed_cells(cells).ravel())
-            vectors = pa.FixedSizeListArray.from_arrays(flat, self.d_embedding)
+            flat = pa.array(self.embed_cells(cells, space).ravel())
+            vectors = pa.FixedSizeListArray.from_arrays(flat, self.width(space))
             yield pa.record_batch([names_of(batch), vectors], schema=schema)
 
-    def embedding_schema(self, source: TableSource) -> pa.Schema:
-        return pa.schema([id_field(source), pa.field("embedding", pa.list_(pa.float32(), self.d_embedding))])
+    def embedding_schema(self, source: TableSource, space: Space = "embedding") -> pa.Schema:
+        return pa.schema([id_field(source), pa.field(space, pa.list_(pa.float32(), self.width(space)))])
+
+    def width(self, space: Space) -> int:
+        """Coordinates of a row in a space."""
+        require_space(space, self.config.objective)
+        return self.d_embedding if space == "embedding" else self.cell_space.n_expected
 
     @torch.inference_mode()
-    def embed_cells(self, cells: CellBatch) -> Float[np.ndarray, "N D"]:
-        """Embeddings of encoded rows."""
-        parts = [np.zeros((0, self.d_embedding), dtype=np.float32)]
+    def embed_cells(self, cells: CellBatch, space: Space = "embedding") -> Float[np.ndarray, "N D"]:
+        """Encoded rows as vectors."""
+        parts = [np.zeros((0, self.width(space)), dtype=np.float32)]
         for start in range(0, len(cells), BATCH_ROWS):
             batch = cells[start : start + BATCH_ROWS].to(self.device)
-            embedding = self.encoder(batch)
-            require_finite("embeddings", embedding)
-            parts.append(embedding.cpu().numpy())
+            vectors = self.encoder(batch) if space == "embedding" else self.expected(self.encoder(batch))
+            require_finite("embeddings", vectors)
+            parts.append(vectors.cpu().numpy())
         return np.concatenate(parts)
+
+    @torch.inference_mode()
+    def expected(self, embedding: Float[Tensor, "N D"]) -> Float[Tensor, "N W"]:
+        """What the decoder, if there is one, makes of whole rows, on the CPU; see `CellSpace.expected`."""
+        assert self.decoder is not None
+        number, logits = self.decoder(embedding)
+        return self.cell_space.expected(number.cpu(), [logit.cpu() for logit in logits])
 
     # ---------------------------------------------------------------- score
 

@@ -208,7 +208,16 @@ def test_embed_writes_what_the_library_computes(model, data, tmp_path):
     assert written["ticket"].to_pylist()[:2] == ["T0000", "T0001"]
     np.testing.assert_array_equal(np.array(written["embedding"].to_pylist(), np.float32), expected)
     assert facts["n_rows"] == N_ROWS and facts["out"] == str(tmp_path / "e.parquet")
-    assert facts["d_embedding"] == expected.shape[1]
+    assert (facts["space"], facts["width"]) == ("embedding", expected.shape[1])
+
+
+def test_embed_writes_expected_cells_when_asked(model, data, tmp_path):
+    result = succeed("embed", model, data, "--space", "expected", "--out", tmp_path / "e.parquet", "--json")
+    written = pq.read_table(tmp_path / "e.parquet")
+    expected = RowModel.load(model).embed(str(data), space="expected")
+    assert written.column_names == ["ticket", "expected"]
+    np.testing.assert_array_equal(np.array(written["expected"].to_pylist(), np.float32), expected)
+    assert json.loads(result.stdout)["width"] == expected.shape[1]
 
 
 def test_embed_spreads_vectors_over_csv_columns(model, data, tmp_path):
@@ -493,8 +502,8 @@ def test_probe_compares_the_embedding_with_what_it_has_to_beat(model, labelled):
     output = succeed("probe", model, labelled, "--target", "label", "--seeds", 2).stdout
     assert "What rows tell of label: 2 classes, learned from 77 rows, tested on 33" in output
     assert "10 rows without a label were left out." in output
-    assert [line.split("  ")[0] for line in output.splitlines()[2:10:2]] == [
-        "embedding", "cells", "untrained encoder", "PCA of the cells",
+    assert [line.split("  ")[0] for line in output.splitlines()[2:12:2]] == [
+        "expected cells", "embedding", "cells", "untrained encoder", "PCA of the cells",
     ]  # fmt: skip
     assert "linear probe" in output and "kNN probe" in output and "AUROC" in output and "±" in output
 
@@ -502,7 +511,7 @@ def test_probe_compares_the_embedding_with_what_it_has_to_beat(model, labelled):
 def test_probe_as_json_holds_every_seed(model, labelled):
     found = json.loads(succeed("probe", model, labelled, "--target", "price", "--labels", 50, "--json").stdout)
     assert (found["task"], found["n_learned"], found["n_tested"], found["n_left_out"]) == ("regression", 50, 70, 0)
-    assert len(found["figures"]) == 8 and len(found["figures"][0]["r2"]["values"]) == 3
+    assert len(found["figures"]) == 10 and len(found["figures"][0]["r2"]["values"]) == 3
     classes = succeed("probe", model, labelled, "--target", "label", "--task", "classification", "--json")
     assert json.loads(classes.stdout)["n_classes"] == 2
 
@@ -541,7 +550,7 @@ def test_the_module_runs_as_a_program_and_a_closed_pipe_is_no_error(data):
 def test_a_polite_kill_is_an_interrupt_that_leaves_nothing(model, data, tmp_path):
     slow = (
         "import time\nfrom tabmoco import cli, model\noriginal = model.RowModel.iter_embeddings\n"
-        "def iterate(self, table):\n"
+        "def iterate(self, table, **_):\n"
         "    yield from original(self, table)\n    print('ready', flush=True)\n    time.sleep(60)\n"
         "model.RowModel.iter_embeddings = iterate\ncli.main()\n"
     )

@@ -313,6 +313,29 @@ def test_embeddings_are_those_of_the_model(embedder, frame):
     np.testing.assert_array_equal(embedding, embedder.model_.embed(frame))
 
 
+def test_expected_cells_are_those_of_the_model(frame):
+    embedder = TabMoCoEmbedder(space="expected", config=SMALL).fit(frame)
+    expected = embedder.transform(frame)
+    np.testing.assert_array_equal(expected, embedder.model_.embed(frame, space="expected"))
+    assert len(embedder.get_feature_names_out()) == expected.shape[1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"space": "cells"}, "space must be one of embedding, expected, got 'cells'"),
+        (
+            {"space": "expected", "config": SMALL.override(["objective.weights={moco = 1.0}"])},
+            "learned by the objective masked_cells, but objective.weights names moco; pretrain with masked_cells",
+        ),
+    ],
+)
+def test_a_space_that_the_model_would_not_have_is_refused_before_it_trains(settings, message, frame, monkeypatch):
+    monkeypatch.setattr("tabmoco.estimators.base.pretrain", lambda *_: pytest.fail("trained"))
+    with pytest.raises(ConfigError, match=message):
+        TabMoCoEmbedder(**{"config": SMALL, **settings}).fit(frame)
+
+
 def test_frames_come_out_with_names_and_index(frame):
     embedder = TabMoCoEmbedder(config=SMALL)
     pandas = embedder.set_output(transform="pandas").fit_transform(frame)

@@ -331,7 +331,7 @@ def test_the_base_is_cloned_and_any_classifier_serves(given, frame, hidden):
     ("settings", "message"),
     [
         ({"k": 0}, "k and group_size must be at least 1, got 0 and 512"),
-        ({"space": "raw"}, "space must be one of traits, cells, embedding, components, got 'raw'"),
+        ({"space": "raw"}, "space must be one of traits, cells, embedding, expected, components, got 'raw'"),
     ],
 )
 def test_wrong_settings_of_groups_are_named(settings, message, given, frame, hidden):

@@ -21,7 +21,7 @@ from sklearn.metrics import roc_auc_score
 
 import tabmoco.model
 from tabmoco.config import DataConfig, EncoderConfig, IndexConfig, ObjectiveConfig, OptimizeConfig, PretrainConfig
-from tabmoco.errors import SchemaError, TableError
+from tabmoco.errors import ConfigError, SchemaError, TableError
 from tabmoco.expectation import STRANGE_CELLS, TIED_DIGITS
 from tabmoco.model import RowModel, build_encoder, build_untrained
 from tabmoco.neighbors.reference import UNFITTED, WEIGHTS
@@ -210,6 +210,29 @@ def test_results_do_not_depend_on_the_number_of_threads(model):
     with threads(2):
         np.testing.assert_allclose(model.embed(FEW), embedding, atol=1e-5)
         np.testing.assert_allclose(model.score(FEW)["anomaly_score"], scores["anomaly_score"], rtol=1e-4)
+
+
+def test_expected_cells_are_the_decoders_numbers_and_log_probabilities(model):
+    rows = LEARNED.head(50)
+    cells = model.preprocessor.transform(next(open_table(rows).batches(batch_rows=50)))
+    with torch.inference_mode():
+        number, logits = model.decoder(model.encoder(cells))
+    by_hand = [number[:, :, 0], number[:, :, 1]]
+    for logit in logits:
+        by_hand.append((logit - logit.exp().sum(1, keepdim=True).log()).clamp(min=-8))
+    expected = model.embed(rows, space="expected")
+    assert expected.dtype == np.float32 and expected.shape == (50, model.width("expected"))
+    np.testing.assert_allclose(expected, torch.cat(by_hand, dim=1).numpy(), atol=1e-4)
+    np.testing.assert_allclose(model.embed(rows.iloc[[7]], space="expected")[0], expected[7], atol=1e-4)
+    assert model.embed(rows.head(0), space="expected").shape == (0, model.width("expected"))
+
+
+def test_a_space_that_is_not_there_is_refused(quick):
+    with pytest.raises(ConfigError, match="space must be one of embedding, expected, got 'cells'"):
+        quick.embed(LEARNED, space="cells")
+    blind = RowModel(quick.config.override(["objective.weights={moco = 1.0}"]), quick.preprocessor, quick.pretext)
+    with pytest.raises(ConfigError, match="objective.weights names moco; pretrain with masked_cells beside it, or use"):
+        blind.embed(LEARNED, space="expected")
 
 
 def test_rows_beyond_one_batch_are_embedded_in_pieces(model, monkeypatch):

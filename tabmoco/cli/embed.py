@@ -12,6 +12,7 @@ from tabmoco.cli.app import command
 from tabmoco.cli.engine import ROWS_OUT, Address, Engine, Workers, check_place, chosen, send_by_ray
 from tabmoco.cli.options import Data, Device, IdColumn, Json, ModelFolder, Overwrite, Quiet
 from tabmoco.cli.rows import load_model, open_for, print_sent, send
+from tabmoco.config import Space
 
 LABEL = "Embedding"
 
@@ -21,6 +22,14 @@ def embed(
     model: ModelFolder,
     data: Data,
     out: Annotated[str, typer.Option(metavar="FILE", help=ROWS_OUT)],
+    space: Annotated[
+        Space,
+        typer.Option(
+            metavar="embedding|expected",
+            help="The embedding, for search, maps and clusters; or what each cell is expected to hold, from which a "
+            "classifier of your own learns more with few labels.",
+        ),
+    ] = "embedding",
     id_column: IdColumn = None,
     device: Device = None,
     engine: Engine = "local",
@@ -37,8 +46,8 @@ def embed(
     source = open_for(loaded, data, id_column)
     if cluster is None:
         sent = send(
-            loaded.iter_embeddings(source),
-            loaded.embedding_schema(source),
+            loaded.iter_embeddings(source, space=space),
+            loaded.embedding_schema(source, space),
             label=LABEL,
             total=source.n_rows,
             out=Path(out),
@@ -49,10 +58,10 @@ def embed(
         from tabmoco.ray_jobs.rows import Embed
 
         _, sent = send_by_ray(
-            cluster, Embed(), model, loaded, source,
+            cluster, Embed(space), model, loaded, source,
             label=LABEL, out=out, device=device, overwrite=overwrite, quiet=quiet,
         )  # fmt: skip
     if json:
-        console.print_json({**sent, "d_embedding": loaded.d_embedding})
+        console.print_json({**sent, "space": space, "width": loaded.width(space)})
     elif not quiet:
         print_sent(sent)

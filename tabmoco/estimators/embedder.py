@@ -1,7 +1,8 @@
-"""The transformer: rows to embeddings."""
+"""The transformer: rows to vectors."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,16 +10,21 @@ from jaxtyping import Float32
 from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import Tags
 
+from tabmoco.config import Kind, PretrainConfig, Space, require_space
 from tabmoco.estimators.base import RowModelEstimator
 
 
 class TabMoCoEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowModelEstimator):
-    """Rows to embeddings, learned without labels by momentum contrast and by rebuilding masked cells.
+    """Rows to vectors, learned without labels by momentum contrast and by rebuilding masked cells.
 
     Every parameter that is None takes its value from `config`.
 
     Parameters
     ----------
+    space : {"embedding", "expected"}, default="embedding"
+        Vectors: "embedding", where rows lie near each other that share their cells, for neighbours and clusters; or
+        "expected", what the model expects in every cell, for classifiers and regressions, which learn more from it
+        with few labels.
     steps, epochs, minutes : int, float, float, default=None
         Training budget: optimizer steps, passes over the rows, or wall-clock minutes. At most one is given; with none,
         800 steps, fewer for a small table.
@@ -59,9 +65,48 @@ class TabMoCoEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowMode
     --------
     >>> from sklearn.linear_model import LogisticRegression
     >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
     >>> from tabmoco import TabMoCoEmbedder
-    >>> classifier = make_pipeline(TabMoCoEmbedder(steps=200), LogisticRegression(max_iter=1_000))
+    >>> embedder = TabMoCoEmbedder(space="expected", steps=200)
+    >>> classifier = make_pipeline(embedder, StandardScaler(), LogisticRegression(max_iter=1_000))
     """
+
+    def __init__(
+        self,
+        *,
+        space: Space = "embedding",
+        steps: int | None = None,
+        epochs: float | None = None,
+        minutes: float | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        backbone: str | None = None,
+        d_embedding: int | None = None,
+        temperature: float | None = None,
+        queue_size: int | None = None,
+        kinds: Mapping[str, Kind] | None = None,
+        exclude: Sequence[str] | None = None,
+        device: str | None = None,
+        random_state: int | np.random.RandomState | None = None,
+        config: PretrainConfig | None = None,
+    ):
+        self.space = space
+        super().__init__(
+            steps=steps,
+            epochs=epochs,
+            minutes=minutes,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            backbone=backbone,
+            d_embedding=d_embedding,
+            temperature=temperature,
+            queue_size=queue_size,
+            kinds=kinds,
+            exclude=exclude,
+            device=device,
+            random_state=random_state,
+            config=config,
+        )
 
     def fit(self, X: Any, y: Any = None) -> TabMoCoEmbedder:
         """Learn from the rows of `X`.
@@ -74,17 +119,18 @@ class TabMoCoEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, RowMode
         y : None
             Ignored.
         """
+        require_space(self.space, self._config().objective)
         self._pretrain(X)
         return self
 
     def transform(self, X: Any) -> Float32[np.ndarray, "N D"]:
-        """Embeddings of the rows of `X`; each depends on its row alone."""
+        """The rows of `X` as vectors; each depends on its row alone."""
         source = self._read(X)
-        return self.model_.embed(source)
+        return self.model_.embed(source, space=self.space)
 
     @property
     def _n_features_out(self) -> int:
-        return self.model_.d_embedding
+        return self.model_.width(self.space)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

@@ -22,7 +22,7 @@ from tabmoco.tables.labels import read_classes
 MAX_GROUPED = 20_000
 """Rows that the groups are found on at most."""
 
-SPACES = ("traits", "cells", "embedding", "components")
+SPACES = ("traits", "cells", "embedding", "expected", "components")
 """What a base classifier may read of a row."""
 
 
@@ -46,9 +46,9 @@ class InContextClassifier(ClassifierMixin, MetaEstimatorMixin, LabelEstimator):
         Labelled rows that a group is shown; with no more than that all groups are one.
     group_size : int, default=512
         Rows of `fit` per group, on average.
-    space : {"traits", "cells", "embedding", "components"}, default="traits"
+    space : {"traits", "cells", "embedding", "expected", "components"}, default="traits"
         What the base classifier reads of a row: numbers in two scalings with codes by rank, the one-hot cells, the
-        embedding, or its leading principal components.
+        embedding, what is expected in every cell, or the leading principal components of that.
 
     Attributes
     ----------

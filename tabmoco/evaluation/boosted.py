@@ -28,7 +28,7 @@ class Boosted(Head):
 
 
 class BoostedOnBoth(Boosted):
-    """Boosted trees on the embedding's leading components and the cells' traits."""
+    """Boosted trees on the leading components of the expected cells and the cells' traits."""
 
     spaces: ClassVar[tuple[str, ...]] = ("components", "traits")
 

@@ -187,8 +187,6 @@ def benchmark(
     _refuse_few(y, n_classes, target)
     split = _Split.draw(rows, y, whole.n_rows, is_regression=n_classes == 0, max_rows=max_rows, seed=config.seed)
     n_labels, left_out = _planned(budgets, split)
-    known = all_methods(is_regression=n_classes == 0)
-    methods = tuple(method for method in known if method.is_there)
 
     data = config.data
     cells = open_table(whole, columns=data.columns, exclude=[*data.exclude, target], id_column=data.id_column)
@@ -196,6 +194,8 @@ def benchmark(
     start = time.perf_counter()
     encoder = given or _pretrain(sides[0], config, progress=progress)
     pretraining = {} if given else _told_of(encoder, time.perf_counter() - start)
+    known = all_methods(is_regression=n_classes == 0, has_decoder=encoder.decoder is not None)
+    methods = tuple(method for method in known if method.is_there)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # unknown categories of test rows, and what libraries say
         learned, tested = _inputs(encoder, *sides, seed=config.seed)

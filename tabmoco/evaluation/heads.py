@@ -42,10 +42,16 @@ class Linear(Head):
         return LogisticRegression(C=self.strength, max_iter=2_000)
 
 
-class LinearOnBoth(Linear):
-    """Logistic or ridge regression on the cells and the embedding."""
+class LinearOnExpected(Linear):
+    """Logistic or ridge regression on the cells that are expected of the row."""
 
-    spaces: ClassVar[tuple[str, ...]] = ("cells", "embedding")
+    spaces: ClassVar[tuple[str, ...]] = ("expected",)
+
+
+class LinearOnBoth(Linear):
+    """Logistic or ridge regression on the cells and on those expected."""
+
+    spaces: ClassVar[tuple[str, ...]] = ("cells", "expected")
 
 
 class LinearOnCells(Linear):
@@ -65,12 +71,9 @@ class TreesOnCells(Head):
 
 
 class Trees(TreesOnCells):
-    """Extremely randomised trees on the embedding's leading components and the cells' traits.
+    """Extremely randomised trees on the cells' traits and the expected cells."""
 
-    On all coordinates of the embedding, each of which means little alone, they do worse at every number of labels.
-    """
-
-    spaces: ClassVar[tuple[str, ...]] = ("components", "traits")
+    spaces: ClassVar[tuple[str, ...]] = ("traits", "expected")
 
 
 class Neighbours(Head):
@@ -87,6 +90,7 @@ class Neighbours(Head):
 
 HEADS: dict[str, type[Head]] = {
     "linear": Linear,
+    "expected": LinearOnExpected,
     "cells": LinearOnBoth,
     "linear_on_cells": LinearOnCells,
     "neighbours": Neighbours,

@@ -1,4 +1,5 @@
-"""What heads read of a row: its embedding, its cells and its traits, scaled by rows that need no labels."""
+"""What heads read of a row: its embedding, the cells expected of it, its cells and its traits, scaled by rows that need
+no labels."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from jaxtyping import Float32, Int64
+from scipy.linalg import eigh
 
 from tabmoco.model import BATCH_ROWS, RowModel
 from tabmoco.tables.cells import CellBatch
@@ -20,13 +22,12 @@ PASS_ROWS = 256
 """Rows per pass through the encoder. Every pass is filled up to so many, so that rounding is the same whichever rows
 stand beside a row."""
 
-SCALED = {"embedding": 1e-6, "cells": 0.1}
+SCALED = {"embedding": 1e-6, "expected": 0.1, "cells": 0.1}
 """Spaces that are standardised, and the smallest standard deviation that divides: a category of one row in a thousand
 is not to stand out a hundredfold."""
 
-
 N_COMPONENTS = 16
-"""Principal components of the embedding."""
+"""Principal components of the expected cells."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,9 @@ class HeadInput:
     """The encoded rows themselves, for heads that train the encoder."""
 
     spaces: Mapping[str, Float32[np.ndarray, "N _"]]
-    """`embedding` and `cells` (one-hot, and both scalings of numbers), standardised; `components`, the embedding's
-    leading principal components; `traits`, the cells as trees split on them."""
+    """`embedding`, `expected` (`RowModel.expected`; the embedding again if the model has no decoder) and `cells`
+    (one-hot, and both scalings of numbers), standardised; `components`, the leading principal components of `expected`;
+    `traits`, the cells as trees split on them."""
 
     def __len__(self) -> int:
         return len(self.cells)
@@ -64,7 +66,7 @@ class InputReader:
     centre: Mapping[str, Float32[np.ndarray, " _"]] = field(default_factory=dict)
     scale: Mapping[str, Float32[np.ndarray, " _"]] = field(default_factory=dict)
     axes: Float32[np.ndarray, "D c"] | None = None
-    """Directions in which the standardised embedding varies most."""
+    """Directions in which the standardised expected cells vary most."""
 
     @classmethod
     def fit(cls, model: RowModel, source: TableSource, *, seed: int) -> InputReader:
@@ -75,10 +77,10 @@ class InputReader:
         spaces = cls(model).take(source, rows).spaces
         centre = {name: spaces[name].mean(axis=0, dtype=np.float64).astype(np.float32) for name in SCALED}
         scale = {name: _scale(spaces[name], floor) for name, floor in SCALED.items()}
-        embedding = (spaces["embedding"] - centre["embedding"]) / scale["embedding"]
-        covariance = embedding.T.astype(np.float64) @ embedding / max(1, len(rows))
-        _, axes = np.linalg.eigh(covariance)  # in ascending order
-        return cls(model, centre, scale, axes[:, : -N_COMPONENTS - 1 : -1].astype(np.float32))
+        expected = (spaces["expected"] - centre["expected"]) / scale["expected"]
+        covariance = expected.T.astype(np.float64) @ expected / max(1, len(rows))
+        _, axes = eigh(covariance, subset_by_index=[max(0, len(covariance) - N_COMPONENTS), len(covariance) - 1])
+        return cls(model, centre, scale, axes[:, ::-1].astype(np.float32))
 
     def take(self, source: TableSource, rows: Int64[np.ndarray, " n"]) -> HeadInput:
         """The rows at some positions."""
@@ -97,23 +99,23 @@ class InputReader:
     def of_cells(self, cells: CellBatch) -> HeadInput:
         """Encoded rows."""
         model, space = self.model, self.model.cell_space
-        parts: list[list[np.ndarray]] = []
+        parts: list[dict[str, np.ndarray]] = []
         for start in range(0, max(1, len(cells)), PASS_ROWS):
             n_rows = min(PASS_ROWS, len(cells) - start)
             given = filled(cells[start : start + n_rows])
-            scalings = model.scalings(given)
-            vectors = [
-                model.encoder(given.to(model.device)).cpu(),
-                space.both(given, scalings),
-                space.traits(given, scalings),
-            ]
-            parts.append([vector[:n_rows].numpy() for vector in vectors])
-        embedding, both, traits = (np.concatenate(part) for part in zip(*parts, strict=True))
-        spaces = {"embedding": embedding, "cells": both, "traits": traits}
+            scalings, embedding = model.scalings(given), model.encoder(given.to(model.device))
+            vectors = {
+                "embedding": embedding.cpu(),
+                "expected": embedding.cpu() if model.decoder is None else model.expected(embedding),
+                "cells": space.both(given, scalings),
+                "traits": space.traits(given, scalings),
+            }
+            parts.append({name: vector[:n_rows].numpy() for name, vector in vectors.items()})
+        spaces = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         for name in self.scale:
             spaces[name] = (spaces[name] - self.centre[name]) / self.scale[name]
         if self.axes is not None:
-            spaces["components"] = (spaces["embedding"].astype(np.float64) @ self.axes).astype(np.float32)
+            spaces["components"] = (spaces["expected"].astype(np.float64) @ self.axes).astype(np.float32)
         return HeadInput(cells, spaces)
 
 

@@ -1,4 +1,4 @@
-"""What an embedding knows of a column that the encoder never saw, beside what the bare cells tell."""
+"""What an encoder knows of a column that it never saw, beside what the bare cells tell."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tabmoco.tables.target import Task, read_target
 PROBES = {"linear": "linear probe", "neighbours": "kNN probe"}
 """Heads of a probe, by name."""
 
-INPUTS = ("embedding", "cells", "untrained encoder", "PCA of the cells")
-"""What the probes read: the embedding, and what it has to beat."""
+INPUTS = ("expected cells", "embedding", "cells", "untrained encoder", "PCA of the cells")
+"""What the probes read: what was learned, and what it has to beat."""
 
 MAX_PROBED = 20_000
 """Rows probed at most, drawn at random."""
@@ -111,11 +111,12 @@ def probe(
     seeds: int = 3,
     n_labels: int | None = None,
 ) -> ProbeResult:
-    """Predict a column that the model never saw from frozen embeddings, and from what they have to beat.
+    """Predict a column that the model never saw from what the frozen encoder makes of rows, and from what has to be
+    beaten.
 
     Each seed splits the rows anew, by class, into rows to learn from and rows to test on. Linear and neighbour probes
-    read the embedding; the same cells without an encoder; the embedding of the same encoder before its first step; and
-    the cells' leading principal components.
+    read what is expected in every cell, if the model has a decoder; the embedding; the same cells without an encoder;
+    the embedding of the same encoder before its first step; and the cells' leading principal components.
 
     Parameters
     ----------
@@ -160,7 +161,7 @@ def probe(
             f"with a {target!r}; give more rows, or another number of labels."
         )
     inputs = _inputs(model, open_table(whole, exclude=[target]), rows)
-    values: dict[tuple[str, str], list[dict[str, float]]] = {(i, p): [] for i in INPUTS for p in PROBES.values()}
+    values: dict[tuple[str, str], list[dict[str, float]]] = {(i, p): [] for i in inputs for p in PROBES.values()}
     for seed in range(seeds):
         learned = draw_labelled(y if n_classes else None, len(rows), n_learned, seed=seed)
         tested = np.setdiff1d(np.arange(len(rows)), learned)
@@ -186,7 +187,7 @@ def _figures(
 
 
 def _inputs(model: RowModel, source: TableSource, rows: np.ndarray) -> dict[str, HeadInput]:
-    """The rows as each of `INPUTS` gives them, always under the name of the embedding."""
+    """The rows as each of `INPUTS` that there is gives them, always under the name of the embedding."""
     reader = InputReader.fit(model, source, seed=0)
     own = reader.take(source, rows)
     pretext = build_untrained(model.preprocessor, model.config)
@@ -195,11 +196,11 @@ def _inputs(model: RowModel, source: TableSource, rows: np.ndarray) -> dict[str,
     cells = own.spaces["cells"]
     n_components = min(N_COMPONENTS, model.d_embedding, *cells.shape)
     components = PCA(n_components, random_state=0).fit_transform(cells.astype(np.float64))
-    spaces = own.spaces["embedding"], cells, blank.spaces["embedding"], components
-    return {
-        name: HeadInput(own.cells, {"embedding": space.astype(np.float32)})
-        for name, space in zip(INPUTS, spaces, strict=True)
-    }
+    learned = own.spaces["expected"], own.spaces["embedding"]
+    spaces = dict(zip(INPUTS, (*learned, cells, blank.spaces["embedding"], components), strict=True))
+    if model.decoder is None:
+        del spaces["expected cells"]
+    return {name: HeadInput(own.cells, {"embedding": space.astype(np.float32)}) for name, space in spaces.items()}
 
 
 def _plain(value: float) -> float | None:

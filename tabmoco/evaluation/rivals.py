@@ -97,8 +97,12 @@ class LogisticOnComponents(Logistic):
     spaces: ClassVar[tuple[str, ...]] = ("cell_components",)
 
 
+class LogisticOnExpected(Logistic):
+    spaces: ClassVar[tuple[str, ...]] = ("expected",)
+
+
 class LogisticOnBoth(Logistic):
-    spaces: ClassVar[tuple[str, ...]] = ("cells", "embedding")
+    spaces: ClassVar[tuple[str, ...]] = ("cells", "expected")
 
 
 class HistogramBoosting(Head):
@@ -184,11 +188,13 @@ class Method:
         return importlib.util.find_spec(self.package) is not None
 
 
-def all_methods(*, is_regression: bool) -> tuple[Method, ...]:
+def all_methods(*, is_regression: bool, has_decoder: bool = True) -> tuple[Method, ...]:
     """Every method, whether its package is installed or not, in the order they are shown in.
 
-    The last is what `TabMoCoClassifier` and `TabMoCoRegressor` do by default.
+    The last is what `TabMoCoClassifier` and `TabMoCoRegressor` do by default. Of an encoder without a decoder there are
+    embeddings alone.
     """
+    learned = "expected cells" if has_decoder else "the embedding"
     linear = "ridge regression" if is_regression else "logistic regression"
     trees = (
         Method("hist_boosting", "trees", "HistGradientBoosting", head=HistogramBoosting),
@@ -211,12 +217,13 @@ def all_methods(*, is_regression: bool) -> tuple[Method, ...]:
         Method("untrained", "control", linear, "the untrained encoder", LogisticOnUntrained),
         Method("components", "control", linear, "PCA of the cells", LogisticOnComponents),
         Method("embedding", "probe", linear, "the embedding", Logistic),
-        Method("cells_and_embedding", "probe", linear, "cells and embedding", LogisticOnBoth),
+        *([Method("expected", "probe", linear, learned, LogisticOnExpected)] if has_decoder else []),
+        Method("both", "probe", linear, f"cells and {learned}", LogisticOnBoth),
         Method(
             "tabmoco",
             "tabmoco",
             "TabMoCoRegressor" if is_regression else "TabMoCoClassifier",
-            "cells and embedding",
+            f"cells and {learned}",
             lambda problem: build_head("auto", problem),
         ),
     )

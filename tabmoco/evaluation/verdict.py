@@ -140,6 +140,11 @@ class _Round:
     def ours(self) -> Outcome:
         return self.of("tabmoco")[0]
 
+    @property
+    def learned(self) -> Outcome | None:
+        """The probe of what was learned without labels."""
+        return self.outcomes.get("expected", self.outcomes.get("embedding"))
+
     def lead(self, ours: Outcome, theirs: Outcome) -> Lead:
         return lead(ours, theirs, self.figure)
 
@@ -266,12 +271,12 @@ def _tried(leads: Sequence[Lead], words: _Words) -> str:
 
 
 def _on_pretraining(rounds: Sequence[_Round], words: _Words) -> list[str]:
-    """Whether the pretrained encoder is worth more than the untrained one, and than no encoder."""
-    rounds = [found for found in rounds if {"embedding", "untrained"} <= set(found.outcomes)]
-    if not rounds:
+    """Whether what was learned without labels is worth more than the untrained encoder, and than no encoder."""
+    rounds = [found for found in rounds if found.learned and "untrained" in found.outcomes]
+    leads = [found.lead(found.learned, found.outcomes["untrained"]) for found in rounds if found.learned]
+    if not leads:
         return []
-    leads = [found.lead(found.outcomes["embedding"], found.outcomes["untrained"]) for found in rounds]
-    who = f"{leads[0].ours.learner} on the embedding"
+    who = leads[0].ours.title
     helps, harms = [one for one in leads if one.is_clear], [one for one in leads if one.reversed.is_clear]
     if not helps:
         told = f"The pretraining adds nothing here: {who} is not clearly better than on the untrained encoder"
@@ -289,17 +294,16 @@ def _on_bare_cells(rounds: Sequence[_Round], words: _Words) -> list[str]:
     leads = []
     for found in rounds:
         others = [found.outcomes[name] for name in ("logistic", "components") if name in found.outcomes]
-        if others:
-            leads.append(
-                min((found.lead(found.outcomes["embedding"], one) for one in others), key=lambda one: one.mean)
-            )
+        if others and found.learned:
+            leads.append(min((found.lead(found.learned, one) for one in others), key=lambda one: one.mean))
     clear = [one for one in leads if one.is_clear]
     if not leads:
         return []
     if not clear:
         return ["Yet alone it is nowhere clearly better than the cells or their principal components."]
     learner, numbers = leads[0].ours.learner, _tried(clear, words)
-    return [f"To {learner} the embedding tells more than the cells or their principal components with {numbers}."]
+    who = f"{learner[:1].upper()}{learner[1:]} learns more from {leads[0].ours.reads}"
+    return [f"{who} than from the cells or their principal components with {numbers}."]
 
 
 def _sizes(leads: Sequence[Lead], words: _Words) -> str:

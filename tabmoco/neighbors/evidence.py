@@ -22,6 +22,8 @@ from tabmoco.tables.cells import CellBatch, Layout
 ONE_HOT_UP_TO = 64
 """Codes of a slot that get a coordinate each; more are projected at random to this many coordinates."""
 
+LEAST_LOG_PROBABILITY = -8.0
+"""Categories expected less than this count as that: what tells them apart further down is noise."""
 
 FEW_VALUES = 10
 """A number of at most so many values is a grade or a flag: its ends lie as far apart as two categories."""
@@ -131,6 +133,20 @@ class CellSpace:
             miss = logit.softmax(-1) @ projection - projection[cells.code[:, slot]]
             codes.append(miss * (present[:, self.code_owner[slot]] * self.code_weight[slot]).unsqueeze(1))
         return torch.cat([number[..., 0], number[..., 1], *codes], dim=1)
+
+    def expected(self, number: Float[Tensor, "N Sn 2"], logits: list[Float[Tensor, "N _"]]) -> Float[Tensor, "N W3"]:
+        """What the decoder makes of whole rows: numbers in both scalings and the logarithms of the codes'
+        probabilities, none below `LEAST_LOG_PROBABILITY`."""
+        codes = [
+            logit.log_softmax(-1).clamp(min=LEAST_LOG_PROBABILITY) @ projection
+            for logit, projection in zip(logits, self.projections, strict=True)
+        ]
+        return torch.cat([number[..., 0], number[..., 1], *codes], dim=1)
+
+    @property
+    def n_expected(self) -> int:
+        """Coordinates of `expected`."""
+        return 2 * self.layout.n_numbers + sum(projection.shape[1] for projection in self.projections)
 
     @property
     def residual_owner(self) -> Int64[Tensor, " W2"]:

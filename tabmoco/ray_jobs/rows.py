@@ -25,6 +25,7 @@ from typing import Any, Literal
 import pyarrow as pa
 from pyarrow import fs
 
+from tabmoco.config import Space
 from tabmoco.errors import TableError, TabmocoError
 from tabmoco.model import BATCH_ROWS, RowModel
 from tabmoco.ray_jobs.cluster import ClusterError, connected, count, hush, machines, read, spelled
@@ -45,15 +46,16 @@ WAITING = 2
 
 @dataclass(frozen=True)
 class Embed:
-    """Every row as a vector."""
+    """Every row as a vector; see `RowModel.embed`."""
 
+    space: Space = "embedding"
     n_shown: int = 0
 
     def schema(self, model: RowModel, source: TableSource) -> pa.Schema:
-        return model.embedding_schema(source)
+        return model.embedding_schema(source, self.space)
 
     def batches(self, model: RowModel, source: TableSource) -> Iterator[pa.RecordBatch]:
-        return model.iter_embeddings(source)
+        return model.iter_embeddings(source, space=self.space)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.responses import HTMLResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from tabmoco.config import Space
 from tabmoco.errors import TabmocoError
 from tabmoco.serve.batcher import Batcher, Job
 from tabmoco.serve.examples import describe_rows, example_row
@@ -59,6 +60,10 @@ Explain = Annotated[
 ]
 TopCells = Annotated[int, Query(ge=1, le=1_000, description="Cells to name for each row.")]
 Neighbours = Annotated[int, Query(ge=1, le=10_000, description="Similar rows to find for each row.")]
+InSpace = Annotated[
+    Space,
+    Query(description="The embedding, for search and maps; or what each cell is expected to hold, for classifiers."),
+]
 IdColumn = Annotated[str | None, Query(description="Column that names the rows; that of training by default.")]
 
 
@@ -145,8 +150,8 @@ def _add_questions(app: FastAPI, desk: _Desk, limits: Limits) -> None:
         return await desk.answer(request, Search(k), id_column, max_rows=limits.max_neighbours // k)
 
     @app.post("/embed", summary="Where does each row lie? A vector of 32-bit floats.")
-    async def embed(request: Request, id_column: IdColumn = None) -> Response:
-        return await desk.answer(request, Embed(), id_column)
+    async def embed(request: Request, space: InSpace = "embedding", id_column: IdColumn = None) -> Response:
+        return await desk.answer(request, Embed(space), id_column)
 
 
 def _add_facts(app: FastAPI, live: Live, metrics: Metrics, *, token: str | None) -> None:

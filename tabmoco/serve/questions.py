@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 
 import pyarrow as pa
 
+from tabmoco.config import Space
 from tabmoco.model import RowModel
 
 
@@ -56,11 +57,15 @@ class Search:
 class Embed:
     """Where does each row lie? See `RowModel.embed`."""
 
+    space: Space = "embedding"
+
     @property
     def is_by_row(self) -> bool:
         return True
 
     def answer(self, model: RowModel, table: pa.Table) -> pa.Table:
-        vectors = pa.array(model.embed(table).ravel())
+        vectors = pa.array(model.embed(table, space=self.space).ravel())
         rows = pa.array(range(table.num_rows), pa.int64())
-        return pa.table({"row_id": rows, "embedding": pa.FixedSizeListArray.from_arrays(vectors, model.d_embedding)})
+        return pa.table(
+            {"row_id": rows, self.space: pa.FixedSizeListArray.from_arrays(vectors, model.width(self.space))}
+        )

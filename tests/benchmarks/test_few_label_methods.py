@@ -152,7 +152,8 @@ def test_rivals_are_those_of_the_package():
         "CatBoost": "catboost",
         "untrained": "untrained",
         "tabmoco-embedding": "embedding",
-        "tabmoco-cells": "cells_and_embedding",
+        "tabmoco-expected": "expected",
+        "tabmoco-cells": "both",
     }
     known = {method.name: method for method in rivals.all_methods(is_regression=False)}
     assert all(METHODS[ours].head is known[theirs].head for ours, theirs in pairs.items())

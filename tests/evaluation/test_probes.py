@@ -53,6 +53,16 @@ def test_pretraining_recovers_what_an_untrained_encoder_blurs(model, table):
         assert trained > untrained + 0.05 and trained > 0.75
 
 
+def test_without_a_decoder_there_are_no_expected_cells(table):
+    config = tabmoco.PretrainConfig().override(
+        ["objective.weights={byol = 1.0}", "optimize.steps=2", "encoder.d_block=16", "encoder.d_embedding=8"]
+    )
+    columns = drop(table, "label")
+    blind = tabmoco.pretrain(columns.drop(columns="label"), config)
+    result = tabmoco.probe(blind, columns, target="label", seeds=1)
+    assert list(dict.fromkeys(found.input for found in result.figures)) == list(INPUTS[1:])
+
+
 def test_chance_is_told_as_chance(model, table):
     result = tabmoco.probe(model, drop(table, "coin"), target="coin", seeds=3)
     for found in result.figures:
@@ -98,7 +108,7 @@ def test_answers_of_tested_rows_reach_no_probe(model, table, monkeypatch):
 def test_the_result_is_json(model, table):
     result = tabmoco.probe(model, drop(table, "label"), target="label", seeds=1)
     document = json.loads(json.dumps(result.to_json(), allow_nan=False))
-    assert document["target"] == "label" and len(document["figures"]) == 8
+    assert document["target"] == "label" and len(document["figures"]) == 10
     assert document["figures"][0]["auroc"]["std"] is None
     assert document["figures"][0]["auroc"]["mean"] == document["figures"][0]["auroc"]["values"][0]
 

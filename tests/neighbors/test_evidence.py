@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tabmoco.neighbors.evidence import FEW_VALUES, ONE_HOT_UP_TO, CellSpace
+from tabmoco.neighbors.evidence import FEW_VALUES, LEAST_LOG_PROBABILITY, ONE_HOT_UP_TO, CellSpace
 from tabmoco.nn.columns import temper
 from tabmoco.nn.heads import CellDecoder
 from tabmoco.tables.cells import CellBatch, Layout
@@ -233,3 +233,18 @@ def test_nothing_is_left_of_a_perfect_expectation(layout, draw_cells):
     given = scalings_of(cells)
     sure = [100.0 * torch.eye(n)[cells.code[:, slot]] for slot, n in enumerate(layout.cardinalities)]
     assert space.residual(cells, given, given, sure).abs().max() < 1e-6
+
+
+def test_expected_cells_of_many_codes_are_projected_and_all_are_counted():
+    layout = Layout(("a", "b", "c"), (0,), (1, 2), (3, ONE_HOT_UP_TO + 40))
+    space, generator = space_of(layout), torch.Generator().manual_seed(0)
+    number = torch.randn(5, 1, 2, generator=generator)
+    logits = [20 * torch.randn(5, n, generator=generator) for n in layout.cardinalities]
+    expected = space.expected(number, logits)
+    assert expected.shape == (5, space.n_expected) and space.n_expected == 2 + 3 + ONE_HOT_UP_TO
+    np.testing.assert_array_equal(expected[:, :2], number[:, 0])
+    few = expected[:, 2:5]
+    assert few.min() == LEAST_LOG_PROBABILITY and few.max() <= 0
+    np.testing.assert_allclose(few.exp().sum(1), 1, atol=1e-2)
+    shifted = space.expected(number, [logit + 3 for logit in logits])
+    np.testing.assert_allclose(shifted, expected, atol=1e-4)

@@ -63,7 +63,7 @@ def hidden(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir() if path.name.startswith(".")]
 
 
-@pytest.mark.parametrize("task", [Embed(), Score(explain=True, n_shown=3)])
+@pytest.mark.parametrize("task", [Embed(), Embed("expected"), Score(explain=True, n_shown=3)])
 def test_parts_are_what_one_machine_writes(job, model, table, tmp_path, task):
     outcome = job(task)
     source = open_table(table)

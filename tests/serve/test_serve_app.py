@@ -86,6 +86,7 @@ def test_answers_are_those_of_the_model_in_both_forms(client, model, table):
         "/explain": model.score(source, explain="all"),
         "/search?k=3": model.search(source, k=3),
         "/embed": pa.Table.from_batches(model.iter_embeddings(source)),
+        "/embed?space=expected": pa.Table.from_batches(model.iter_embeddings(source, space="expected")),
     }
     for path, told in expected.items():
         check_same(ask(client, path, few), told)
