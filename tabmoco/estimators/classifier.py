@@ -27,14 +27,14 @@ class TabMoCoClassifier(ClassifierMixin, HeadEstimator):
         A model made by `pretrain`, or its directory. Then no encoder is trained, and the parameters of training must
         be None. It must not have seen the labels.
     head : str, default="auto"
-        What learns the labels. "auto" averages "expected", "cells", "trees" and, from 100 labels on, "boosted" and,
-        from 1,000 on, "finetune", each weighted by how well it predicts labels that it did not learn from; "blend"
-        averages the same as they are. One head alone: "expected", logistic regression on what the encoder expects in
-        every cell; "cells", the same on cells and expected cells; "linear_on_cells", on cells only; "linear", on the
-        embedding; "trees", extremely randomised trees on cells and expected cells, "trees_on_cells" on cells only;
-        "boosted", boosted trees on the cells, "boosted_on_both" on the leading components of the expected cells as
-        well; "neighbours", the nearest labelled rows in the embedding; "finetune", the encoder itself, trained on the
-        labels.
+        What learns the labels. "auto" averages "expected", "cells", "trees", "trees_on_cells" and, from 20 labels on,
+        "boosted" and, from 1,000 on, "finetune", each weighted by how well it predicts labels that it did not learn
+        from; "blend" averages the same as they are. One head alone: "expected", logistic regression on what the encoder
+        expects in every cell; "cells", the same on cells and expected cells; "linear_on_cells", on cells only;
+        "linear", on the embedding; "trees", extremely randomised trees on cells and expected cells, "trees_on_cells" on
+        cells only; "boosted", boosted trees on the cells, "boosted_on_both" on the leading components of the expected
+        cells as well; "neighbours", the nearest labelled rows in the embedding; "finetune", the encoder itself, trained
+        on the labels.
 
     Attributes
     ----------
