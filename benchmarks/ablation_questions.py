@@ -13,9 +13,9 @@ from typing import Any, Literal, TypeAlias
 
 from tabmoco.config import PretrainConfig
 
-Space: TypeAlias = Literal["embedding", "projection", "stale", "refreshed"]
-"""What is measured: the encoder's output; its head's; the keys of the queue as training leaves them; the same rows
-encoded anew."""
+Space: TypeAlias = Literal["embedding", "expected", "projection", "stale", "refreshed"]
+"""What is measured: the encoder's output; what the decoder makes of it; the head's output; the keys of the queue as
+training leaves them; the same rows encoded anew."""
 
 COSTLY = 2.0
 """Settings that take longer than so many runs of the default are tried on few tables."""
@@ -153,6 +153,13 @@ NO_SWAP, NO_MASK = "corruption.query_swap=[0.0, 0.0]", "corruption.mask=[0.0, 0.
 RATES = {"0.2 to 0.7": "[0.2, 0.7]", "0.1 to 0.3": "[0.1, 0.3]", "0.6 always": "[0.6, 0.6]", "0.5 to 0.9": "[0.5, 0.9]"}
 
 
+def _objective(name: str) -> Setting:
+    return Setting(f"objective-{name}", (f"objective.weights={{{name} = 1.0}}",), cost=OBJECTIVES[name])
+
+
+MASKED_CELLS = _objective("masked_cells")
+
+
 def _freshness() -> tuple[Option, ...]:
     """Keys as they lie in the queue, each time beside the same rows encoded anew."""
     settings = {
@@ -254,15 +261,22 @@ QUESTIONS = {
             "objective", "Which objective?",
             (
                 Option("moco + masked_cells", DEFAULT),
-                *(
-                    Option(name, Setting(f"objective-{name}", (f"objective.weights={{{name} = 1.0}}",), cost=cost))
-                    for name, cost in OBJECTIVES.items()
-                ),
+                *(Option(name, _objective(name)) for name in OBJECTIVES),
             ),
             lore="He et al. 2020, section 4.1: MoCo is 2.6 points better than a memory bank; Chen et al. 2020 "
             "(MoCo v2): and better than SimCLR with a batch of 256.",
             claims=(("moco", "memory_bank"), ("moco", "simclr")),
             note="Each has the settings of the default, which were chosen for MoCo with masked cells.",
+        ),
+        Question(
+            "reading", "What should a classifier read?",
+            (
+                Option("embedding", DEFAULT),
+                Option("expected cells", DEFAULT, "expected"),
+                Option("expected cells, masked_cells alone", MASKED_CELLS, "expected"),
+            ),
+            lore="Yoon et al. 2020 (VIME), section 4, and Bahri et al. 2022 hand classifiers the encoder's output.",
+            note="Expected cells are what the decoder makes of the row.",
         ),
         Question(
             "encoder", "Which encoder?",

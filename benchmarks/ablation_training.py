@@ -29,6 +29,7 @@ from tabmoco.corruption import Corruption
 from tabmoco.evaluation.figures import class_figures
 from tabmoco.evaluation.heads import Linear
 from tabmoco.model import build_untrained
+from tabmoco.neighbors.evidence import CellSpace
 from tabmoco.objectives import Pretext
 from tabmoco.tables.cells import CellBatch
 from tabmoco.training.display import training_display
@@ -63,6 +64,10 @@ def evaluate(sample: Sample, setting: Setting, steps: int, seed: int) -> Run:
     if "projection" in spaces:
         head = pretext.objectives["moco"].head
         figures["projection"] = measure(sample, lambda rows: head(pretext.encoder(rows)))
+    if "expected" in spaces:
+        decoder, layout = pretext.objectives["masked_cells"].decoder, sample.preprocessor.layout
+        cells = CellSpace(layout, sample.preprocessor.knots)
+        figures["expected"] = measure(sample, lambda rows: cells.expected(*decoder(pretext.encoder(rows))))
     if "stale" in spaces:
         figures |= measure_queue(sample, pretext, seed)
     return found | {"figures": figures}

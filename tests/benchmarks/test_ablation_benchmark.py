@@ -79,7 +79,7 @@ def test_a_run_measures_what_its_setting_is_asked_for(sample, monkeypatch):
     monkeypatch.setattr(ablation_training, "N_KEYS", 100)
     travelled = pickle.loads(pickle.dumps(sample))
     trained = evaluate(travelled, SETTINGS["default"], 2, 0)
-    assert set(trained["figures"]) == {"embedding", "stale", "refreshed"}
+    assert set(trained["figures"]) == {"embedding", "expected", "stale", "refreshed"}
     assert trained["rows_per_second"] > 0 and trained["effective_rank"] > 1
     assert trained["figures"]["embedding"]["auroc"] > 0.8  # the class is in `size`
     control = evaluate(sample, SETTINGS["untrained"], 2, 0)
@@ -288,7 +288,7 @@ def test_the_command_runs_resumes_and_reports(command, tmp_path, monkeypatch):
     assert lines[3]["settings"]["encoder.number_embedding"] == "piecewise"
     assert "8/8" in said and "left" in said
     results = json.loads((tmp_path / "a.json").read_text())
-    assert set(results["questions"]) == {"replacement", "numbers", "freshness"}  # which asks for the default alone
+    assert set(results["questions"]) == {"replacement", "numbers", "freshness", "reading"}  # which asks for the default alone
     assert results["questions"]["replacement"]["options"]["random"]["n_runs"] == 2
     assert results["tables"]["words"]["n_columns"] == 2
     assert "## Which keys should give way?" in (tmp_path / "a.md").read_text()

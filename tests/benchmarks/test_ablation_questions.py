@@ -103,12 +103,13 @@ def test_settings_are_shared_and_listed_once():
 
 
 def test_a_setting_is_measured_wherever_a_question_needs_it():
-    assert set(spaces_of(DEFAULT)) == {"embedding", "stale", "refreshed"}
+    assert set(spaces_of(DEFAULT)) == {"embedding", "expected", "stale", "refreshed"}
     assert set(spaces_of(SETTINGS["head-mlp"])) == {"embedding", "projection"}
     assert spaces_of(SETTINGS["momentum-0.5"]) == ("embedding",)
     for setting in SETTINGS.values():
-        if set(spaces_of(setting)) - {"embedding"}:
-            assert "moco" in setting.config().objective.weights
+        spaces, objectives = set(spaces_of(setting)), setting.config().objective.weights
+        assert "moco" in objectives or not spaces & {"projection", "stale", "refreshed"}
+        assert "masked_cells" in objectives or "expected" not in spaces
 
 
 def test_runs_of_other_defaults_are_outdated():
