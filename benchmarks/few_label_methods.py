@@ -34,6 +34,7 @@ from tabmoco.evaluation.rivals import (
     XGBoost,
     predictions,
 )
+from tabmoco.evaluation.student import draw_unlabelled
 
 PARTS = ("linear", "extra-trees", "CatBoost")
 """What the average is made of."""
@@ -80,8 +81,10 @@ class Method:
                 return np.mean([_part_of_average(name, task) for name in PARTS], axis=0)
             store = Store(task.folder)
             problem = Problem(task.n_classes, store.model(SOURCES[self.source].model), task.seed)
-            labelled = store.rows(self.source, "train")[task.labelled]
-            return predictions(self.head(problem), labelled, task.label, store.rows(self.source, "test"))
+            known = store.rows(self.source, "train")
+            others = known[draw_unlabelled(len(known), task.labelled, seed=task.seed)]
+            tested = store.rows(self.source, "test")
+            return predictions(self.head(problem), known[task.labelled], task.label, tested, others)
 
 
 def evaluate(name: str, task: Task, truth: np.ndarray) -> Run:

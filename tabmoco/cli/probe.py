@@ -1,4 +1,4 @@
-"""`tabmoco probe`: what the embeddings know of a column that the model never saw."""
+"""`tabmoco probe`: what a model knows of a column that it never saw."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def probe(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Show what the embeddings know of a column that the model never saw."""
+    """Show what a model knows of a column that it never saw."""
     loaded = load_model(model, device)
     from tabmoco.evaluation.probes import probe as run
     from tabmoco.tables.source import open_table

@@ -17,6 +17,7 @@ from tabmoco.evaluation.blend import Blend, build_head
 from tabmoco.evaluation.heads import HEADS
 from tabmoco.evaluation.inputs import InputReader
 from tabmoco.evaluation.problem import Head, Problem
+from tabmoco.evaluation.student import draw_unlabelled
 from tabmoco.model import RowModel
 from tabmoco.tables.labels import Classes, Numbers
 from tabmoco.tables.source import TableSource
@@ -119,8 +120,13 @@ class HeadEstimator(LabelEstimator):
 
     def _fit_head(self, source: TableSource, rows: np.ndarray, y: np.ndarray, *, n_classes: int, seed: int) -> None:
         self.reader_ = InputReader.fit(self.model_, source, seed=seed)
-        head = build_head(self.head, Problem(n_classes, self.model_, seed % 2**31))
-        self.head_: Head | Blend = head.fit(self.reader_.take(source, rows), y)
+        problem = Problem(n_classes, self.model_, seed % 2**31)
+        head, labelled = build_head(self.head, problem), self.reader_.take(source, rows)
+        if isinstance(head, Blend):
+            others = draw_unlabelled(source.n_rows, rows, seed=problem.seed)
+            self.head_: Head | Blend = head.fit(labelled, y, self.reader_.take(source, others))
+        else:
+            self.head_ = head.fit(labelled, y)
 
     def _outputs(self, X: Any) -> np.ndarray:
         """What the head says of the rows of `X`."""

@@ -17,6 +17,7 @@ from tabmoco.evaluation.folds import fold_of_each
 from tabmoco.evaluation.heads import HEADS
 from tabmoco.evaluation.inputs import HeadInput
 from tabmoco.evaluation.problem import Head, Problem
+from tabmoco.evaluation.student import Student
 
 CANDIDATES = ("expected", "cells", "trees", "trees_on_cells")
 """Heads that are averaged: of twelve sets tried on eleven tables at 10 to 500 labels the best one. Those without the
@@ -32,6 +33,9 @@ FINETUNE_FROM = 1_000
 JUDGED_FROM = 20
 """With fewer labels nothing is judged: all heads weigh the same. At 10 labels judging costs log loss on all five tables
 tried."""
+
+STUDENT_UP_TO = 1_000
+"""Labels of classes up to which a student learns from rows without labels; numbers it would only flatten."""
 
 N_FOLDS = 5
 
@@ -69,8 +73,8 @@ class Blend:
         self.names = tuple(names)
         self.is_weighed = is_weighed
 
-    def fit(self, rows: HeadInput, y: np.ndarray) -> Blend:
-        """Judge the heads out of fold, then let each learn from all labels."""
+    def fit(self, rows: HeadInput, y: np.ndarray, unlabelled: HeadInput | None = None) -> Blend:
+        """Judge the heads out of fold, then let each learn from all labels, and a student from rows without any."""
         names = self.names or candidates(len(rows))
         self.temperature = 1.0
         self.opinions = {name: Opinion(1 / len(names)) for name in names}
@@ -81,6 +85,9 @@ class Blend:
             else:
                 self._weigh_classes(predictions, y[held])
         self.heads = {name: HEADS[name](self.problem).fit(rows, y) for name in names}
+        self.student: Student | None = None
+        if self._wants_student(y) and unlabelled is not None and len(unlabelled):
+            self.student = Student.fit(unlabelled, self._average(unlabelled), seed=self.problem.seed)
         return self
 
     @property
@@ -88,7 +95,15 @@ class Blend:
         return {name: opinion.weight for name, opinion in self.opinions.items()}
 
     def predict(self, rows: HeadInput) -> Float64[np.ndarray, "N K"] | Float64[np.ndarray, " N"]:
-        """Class probabilities, or numbers."""
+        """Class probabilities, or numbers; where there is a student, half of the say is its own."""
+        told = self._average(rows)
+        return told if self.student is None or not len(rows) else (told + self.student.predict(rows)) / 2
+
+    def _wants_student(self, y: np.ndarray) -> bool:
+        is_few = not self.problem.is_regression and len(y) < STUDENT_UP_TO
+        return self.is_weighed and is_few and len(np.unique(y)) > 1
+
+    def _average(self, rows: HeadInput) -> np.ndarray:
         mean = sum(
             self.opinions[name].weight * at_temperature(head.predict(rows), self.opinions[name].temperature)
             for name, head in self.heads.items()

@@ -33,6 +33,7 @@ from tabmoco.evaluation.inputs import HeadInput, InputReader
 from tabmoco.evaluation.probes import N_COMPONENTS
 from tabmoco.evaluation.problem import Problem
 from tabmoco.evaluation.rivals import Method, Run, all_methods, run_all
+from tabmoco.evaluation.student import draw_unlabelled
 from tabmoco.evaluation.verdict import Outcome, listed, verdict
 from tabmoco.model import RowModel, build_untrained
 from tabmoco.tables.names import require_columns
@@ -206,8 +207,9 @@ def benchmark(
                 problem = Problem(n_classes, encoder, (1_000 * config.seed + draw) % 2**31)
                 chosen = split.choose(n, is_regression=problem.is_regression, seed=problem.seed)
                 rows_of_draw, answers = learned[split.labelled[chosen]], split.answers[chosen]
+                others = learned[draw_unlabelled(len(learned), split.labelled[chosen], seed=problem.seed)]
                 told = partial(say, f"{n:,} labels, draw {draw + 1}")
-                found.append(run_all(methods, problem, rows_of_draw, answers, tested, split.truth, say=told))
+                found.append(run_all(methods, problem, rows_of_draw, answers, others, tested, split.truth, say=told))
     outcomes = _outcomes(methods, jobs, found, METRICS[asked.task])
     notes = (*_notes(split, whole, rows, given), *left_out)
     absent = tuple(method.learner for method in known if not method.is_there)

@@ -248,12 +248,14 @@ def run_all(
     problem: Problem,
     rows: HeadInput,
     y: np.ndarray,
+    unlabelled: HeadInput,
     tested: HeadInput,
     truth: np.ndarray,
     *,
     say: Callable[[str], None],
 ) -> dict[str, Run]:
-    """Every method on the same labelled rows `rows` and `y`; `truth` is looked at only when there are predictions."""
+    """Every method on the same labelled rows `rows` and `y`, and others without; `truth` is looked at only when there
+    are predictions."""
     found: dict[str, Run] = {}
     for method in methods:
         say(method.learner)
@@ -261,16 +263,19 @@ def run_all(
         if method.head is None:
             predicted = np.mean([found[part].predicted for part in method.parts], axis=0)
         else:
-            predicted = predictions(method.head(problem), rows, y, tested)
+            predicted = predictions(method.head(problem), rows, y, tested, unlabelled)
         seconds = time.perf_counter() - start + sum(found[part].seconds for part in method.parts)
         found[method.name] = Run(predicted, *_measured(truth, predicted), seconds)
     return found
 
 
-def predictions(head: Head | Blend, rows: HeadInput, y: np.ndarray, tested: HeadInput) -> np.ndarray:
+def predictions(
+    head: Head | Blend, rows: HeadInput, y: np.ndarray, tested: HeadInput, unlabelled: HeadInput | None = None
+) -> np.ndarray:
     """What a head, taught class numbers or standardised targets, says of tested rows: probabilities or numbers."""
     if not head.problem.is_regression:
-        return head.fit(rows, y).predict(tested)
+        taught = head.fit(rows, y, unlabelled) if isinstance(head, Blend) else head.fit(rows, y)
+        return taught.predict(tested)
     centre, scale = float(y.mean()), float(y.std()) or 1.0
     return centre + scale * head.fit(rows, (y - centre) / scale).predict(tested)
 

@@ -288,7 +288,12 @@ def test_the_command_runs_resumes_and_reports(command, tmp_path, monkeypatch):
     assert lines[3]["settings"]["encoder.number_embedding"] == "piecewise"
     assert "8/8" in said and "left" in said
     results = json.loads((tmp_path / "a.json").read_text())
-    assert set(results["questions"]) == {"replacement", "numbers", "freshness", "reading"}  # which asks for the default alone
+    assert set(results["questions"]) == {
+        "replacement",
+        "numbers",
+        "freshness",
+        "reading",
+    }  # which asks for the default alone
     assert results["questions"]["replacement"]["options"]["random"]["n_runs"] == 2
     assert results["tables"]["words"]["n_columns"] == 2
     assert "## Which keys should give way?" in (tmp_path / "a.md").read_text()

@@ -290,7 +290,7 @@ def test_numbers_are_predicted_and_answers_of_tested_rows_reach_nobody(model, pl
     assert found.task == "regression" and found.names == ("rmse", "r2") and found.n_classes == 0
     assert 2 < found["tabmoco", 30].mean("rmse") < found["guess", 30].mean("rmse")
     assert said(found.notes, "The given model may have seen the tested rows") and not found.pretraining
-    tested = np.flatnonzero(np.isin(frame.height, kept[0][0][5]))
+    tested = np.flatnonzero(np.isin(frame.height, kept[0][0][6]))
     assert len(tested) == found.n_tested == 120
     other = frame.copy()
     other.loc[tested, "height"] = frame.height.to_numpy()[tested][::-1]
