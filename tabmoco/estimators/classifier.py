@@ -29,8 +29,9 @@ class TabMoCoClassifier(ClassifierMixin, HeadEstimator):
     head : str, default="auto"
         What learns the labels. "auto" averages "expected", "cells", "trees", "trees_on_cells" and, from 20 labels on,
         "boosted" and, from 1,000 on, "finetune", each weighted by how well it predicts labels that it did not learn
-        from; "blend" averages the same as they are. One head alone: "expected", logistic regression on what the encoder
-        expects in every cell; "cells", the same on cells and expected cells; "linear_on_cells", on cells only;
+        from; with fewer than 1,000 labels a forest learns their average from rows without labels, and has half of the
+        say. "blend" averages the same heads as they are. One head alone: "expected", logistic regression on what the
+        encoder expects in every cell; "cells", the same on cells and expected cells; "linear_on_cells", on cells only;
         "linear", on the embedding; "trees", extremely randomised trees on cells and expected cells, "trees_on_cells" on
         cells only; "boosted", boosted trees on the cells, "boosted_on_both" on the leading components of the expected
         cells as well; "neighbours", the nearest labelled rows in the embedding; "finetune", the encoder itself, trained

@@ -26,7 +26,8 @@ class TabMoCoRegressor(RegressorMixin, HeadEstimator):
         A model made by `pretrain`, or its directory. Then no encoder is trained, and the parameters of training must
         be None. It must not have seen the targets.
     head : str, default="auto"
-        What learns the targets, as for `TabMoCoClassifier`, with ridge in place of logistic regression.
+        What learns the targets, as for `TabMoCoClassifier`, with ridge in place of logistic regression and nothing
+        learned from rows without targets beyond the encoder.
 
     Attributes
     ----------
