@@ -29,7 +29,7 @@ class TabMoCoClassifier(ClassifierMixin, HeadEstimator):
     head : str, default="auto"
         What learns the labels. "auto" averages "expected", "cells", "trees", "trees_on_cells" and, from 20 labels on,
         "boosted" and, from 1,000 on, "finetune", each weighted by how well it predicts labels that it did not learn
-        from; with fewer than 1,000 labels a forest learns their average from rows without labels, and has half of the
+        from; with fewer than 500 labels a forest learns their average from rows without labels, and has half of the
         say. "blend" averages the same heads as they are. One head alone: "expected", logistic regression on what the
         encoder expects in every cell; "cells", the same on cells and expected cells; "linear_on_cells", on cells only;
         "linear", on the embedding; "trees", extremely randomised trees on cells and expected cells, "trees_on_cells" on
