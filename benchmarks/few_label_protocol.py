@@ -52,6 +52,12 @@ LEAST_PROBABILITY = 1e-4
 BLOCKS = {"mice_protein": 15}
 """Rows in a row of the file that belong together: the measurements of one mouse."""
 
+DEVELOPMENT = (
+    "adult", "ames_housing", "bank_marketing", "bird_strikes", "california_housing", "churn", "credit_g", "diamonds",
+    "hr_job_change", "splice", "spotify", "wine_prices",
+)  # fmt: skip
+"""Tables that tabmoco's heads, what they read and how they are weighted were chosen on."""
+
 DIGITS = "digits"
 """scikit-learn's own table, the test half of optdigits."""
 

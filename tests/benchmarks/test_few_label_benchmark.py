@@ -137,6 +137,15 @@ def test_the_gain_of_pretraining_is_relative_and_of_all_tables():
     assert "better on 1 of 2" in page
 
 
+def test_leads_are_told_apart_on_tables_that_choices_were_made_on(some_runs):
+    page = page_of([run for run in some_runs if run["method"] in ("tabmoco", "CatBoost")])
+    (line,) = (line for line in page.splitlines() if line.startswith("| classification, chosen on |"))
+    scores = {(run["method"], run["table"]): run["auroc"] for run in some_runs if "auroc" in run}
+    leads = [100 * (scores["tabmoco", table] - scores["CatBoost", table]) for table in ("adult", "churn", "splice")]
+    assert line == f"| classification, chosen on | {sum(leads) / 3:+.1f} (3) |"
+    assert "| classification, others | – |" in page
+
+
 def test_numbers_count_by_their_error():
     found = [run_of(name, "diamonds", score, kind="regression") for name, score in (("linear", 0.5), ("tabmoco", 0.52))]
     facts = summarise(found)["kinds"]["regression"]["100"]
