@@ -220,6 +220,12 @@ def test_embed_writes_expected_cells_when_asked(model, data, tmp_path):
     assert json.loads(result.stdout)["width"] == expected.shape[1]
 
 
+def test_embed_refuses_a_space_that_is_not_there(model, data, tmp_path):
+    line = refuse("embed", model, data, "--space", "cells", "--out", tmp_path / "e.parquet")
+    assert line == "Error: space must be one of embedding, expected, got 'cells'."
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_embed_spreads_vectors_over_csv_columns(model, data, tmp_path):
     succeed("embed", model, data, "--out", tmp_path / "e.csv", "--id-column", "constant")
     names = pa.csv.read_csv(tmp_path / "e.csv").column_names

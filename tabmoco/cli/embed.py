@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -23,7 +23,7 @@ def embed(
     data: Data,
     out: Annotated[str, typer.Option(metavar="FILE", help=ROWS_OUT)],
     space: Annotated[
-        Space,
+        str,
         typer.Option(
             metavar="embedding|expected",
             help="The embedding, for search, maps and clusters; or what each cell is expected to hold, from which a "
@@ -40,14 +40,14 @@ def embed(
     quiet: Quiet = False,
 ) -> None:
     """Turn every row into a vector."""
-    cluster = chosen(engine, address, workers)
+    wanted, cluster = cast(Space, space), chosen(engine, address, workers)
     check_place(cluster, out, data, overwrite=overwrite)
     loaded = load_model(model, device if cluster is None else "cpu")
     source = open_for(loaded, data, id_column)
     if cluster is None:
         sent = send(
-            loaded.iter_embeddings(source, space=space),
-            loaded.embedding_schema(source, space),
+            loaded.iter_embeddings(source, space=wanted),
+            loaded.embedding_schema(source, wanted),
             label=LABEL,
             total=source.n_rows,
             out=Path(out),
@@ -58,10 +58,10 @@ def embed(
         from tabmoco.ray_jobs.rows import Embed
 
         _, sent = send_by_ray(
-            cluster, Embed(space), model, loaded, source,
+            cluster, Embed(wanted), model, loaded, source,
             label=LABEL, out=out, device=device, overwrite=overwrite, quiet=quiet,
         )  # fmt: skip
     if json:
-        console.print_json({**sent, "space": space, "width": loaded.width(space)})
+        console.print_json({**sent, "space": space, "width": loaded.width(wanted)})
     elif not quiet:
         print_sent(sent)
