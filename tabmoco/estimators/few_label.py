@@ -122,7 +122,7 @@ class HeadEstimator(LabelEstimator):
         self.reader_ = InputReader.fit(self.model_, source, seed=seed)
         problem = Problem(n_classes, self.model_, seed % 2**31)
         head, labelled = build_head(self.head, problem), self.reader_.take(source, rows)
-        if isinstance(head, Blend):
+        if isinstance(head, Blend) and head.wants_student(y):
             others = draw_unlabelled(source.n_rows, rows, seed=problem.seed)
             self.head_: Head | Blend = head.fit(labelled, y, self.reader_.take(source, others))
         else:

@@ -87,7 +87,7 @@ class Blend:
                 self._weigh_classes(predictions, y[held])
         self.heads = {name: HEADS[name](self.problem).fit(rows, y) for name in names}
         self.student: Student | None = None
-        if self._wants_student(y) and unlabelled is not None and len(unlabelled):
+        if self.wants_student(y) and unlabelled is not None and len(unlabelled):
             self.student = Student.fit(unlabelled, self._average(unlabelled), seed=self.problem.seed)
         return self
 
@@ -100,7 +100,8 @@ class Blend:
         told = self._average(rows)
         return told if self.student is None or not len(rows) else (told + self.student.predict(rows)) / 2
 
-    def _wants_student(self, y: np.ndarray) -> bool:
+    def wants_student(self, y: np.ndarray) -> bool:
+        """Whether rows without labels are of use beside these labels."""
         is_few = not self.problem.is_regression and len(y) < STUDENT_UP_TO
         return self.is_weighed and is_few and len(np.unique(y)) > 1
 

@@ -1,4 +1,4 @@
-"""Heads by name: what turns a row's embedding, cells or traits into class probabilities or a number.
+"""Heads by name: what turns a row's embedding, cells, expected cells or traits into class probabilities or a number.
 
 Each is one estimator set for few labels, such as trees whose leaves may hold a single row. `blend` averages several.
 """

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from jaxtyping import Float32, Int64
-from scipy.linalg import eigh
+from sklearn.utils.extmath import randomized_svd
 
 from tabmoco.model import BATCH_ROWS, RowModel
 from tabmoco.tables.cells import CellBatch
@@ -78,9 +78,10 @@ class InputReader:
         centre = {name: spaces[name].mean(axis=0, dtype=np.float64).astype(np.float32) for name in SCALED}
         scale = {name: _scale(spaces[name], floor) for name, floor in SCALED.items()}
         expected = (spaces["expected"] - centre["expected"]) / scale["expected"]
-        covariance = expected.T.astype(np.float64) @ expected / max(1, len(rows))
-        _, axes = eigh(covariance, subset_by_index=[max(0, len(covariance) - N_COMPONENTS), len(covariance) - 1])
-        return cls(model, centre, scale, axes[:, ::-1].astype(np.float32))
+        # A covariance would be as wide and as high as there are levels of categories, which may be many thousands.
+        n_components = min(N_COMPONENTS, *expected.shape)
+        _, _, axes = randomized_svd(expected.astype(np.float64), n_components, n_iter=7, random_state=0)
+        return cls(model, centre, scale, axes.T.astype(np.float32))
 
     def take(self, source: TableSource, rows: Int64[np.ndarray, " n"]) -> HeadInput:
         """The rows at some positions."""

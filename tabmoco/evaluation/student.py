@@ -40,7 +40,7 @@ class Student:
 
     def predict(self, rows: HeadInput) -> Float64[np.ndarray, "N K"]:
         """Class probabilities: means of what was told, so they are above 0 and sum to 1 as those do."""
-        return self.forest.predict(rows.joined(SPACES)).reshape(len(rows), -1)
+        return self.forest.predict(rows.joined(SPACES))
 
 
 def draw_unlabelled(n_rows: int, labelled: Int64[np.ndarray, " n"], *, seed: int) -> Int64[np.ndarray, " m"]:

@@ -34,7 +34,7 @@ def test_a_student_gives_probabilities_near_what_it_was_told(read):
     np.testing.assert_array_equal(Student.fit(rows, told, seed=0).predict(read([417]))[0], found[117])
 
 
-def test_a_student_of_two_classes_has_two_columns_and_of_no_rows_none(read):
+def test_a_student_repeats_what_is_the_same_of_all_rows(read):
     rows = read(range(250))
     student = Student.fit(rows, np.tile([[0.25, 0.75]], (250, 1)), seed=0)
     np.testing.assert_allclose(student.predict(rows), [[0.25, 0.75]] * 250)
